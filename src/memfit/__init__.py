@@ -1,0 +1,54 @@
+"""memfit makes TensorFlow/Keras training fit in the memory there is.
+
+model + batch ──programs──▶ Program ──estimates──▶ Estimate
+                               │                      │
+machine ──devices──▶ Budget ───┴───────plans──────────┴──▶ Plan ──runs──▶ Run ──reports──▶ text · json · page
+logs, errors, source code, live process ──diagnoses──▶ Diagnosis ────────────────▲
+
+    import memfit
+
+    memfit.limit("4GiB")                                # before the first op or model
+    history = memfit.fit(model, x, y, batch_size=64)    # goes on through any out-of-memory error
+    print(history.run)
+
+Importing memfit does not import TensorFlow: names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from memfit.version import __version__
+
+if TYPE_CHECKING:
+    from memfit import devices, errors
+    from memfit.api import fit, limit
+    from memfit.errors import MemfitError
+    from memfit.records import Budget, Run
+
+__all__ = ["Budget", "MemfitError", "Run", "__version__", "devices", "errors", "fit", "limit"]
+
+_HOMES = {
+    "Budget": "memfit.records",
+    "MemfitError": "memfit.errors",
+    "Run": "memfit.records",
+    "fit": "memfit.api",
+    "limit": "memfit.api",
+}
+_MODULES = ("devices", "errors")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"memfit.{name}")
+    else:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

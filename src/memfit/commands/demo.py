@@ -1,0 +1,41 @@
+"""`memfit demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from memfit.commands.options import json_option, output_option, quiet_option, show
+
+
+@click.command(epilog="Example: memfit demo --budget 160MiB --epochs 6")
+@click.option("--budget", metavar="SIZE", help="The memory to train in.  [default: 192MiB]")
+@click.option(
+    "--epochs", type=click.IntRange(1, 100), default=4, show_default=True, help="How long to train."
+)
+@json_option
+@output_option
+@quiet_option
+def demo(budget: str | None, epochs: int, as_json: bool, output: Path | None, quiet: bool) -> None:
+    """Show the main job end to end.
+
+    A convolutional autoencoder that plain Keras cannot train in the budget, and memfit can: three runs,
+    each in a process of its own, side by side. Takes about a minute.
+    """
+    from memfit.commands.progress import demo_progress
+    from memfit.demos import BUDGET_BYTES, run_demo
+    from memfit.devices import check_fits_machine, check_installed
+    from memfit.reports.demos import show_demo
+    from memfit.units import parse_size
+
+    budget_bytes = BUDGET_BYTES if budget is None else parse_size(budget, name="--budget")
+    check_fits_machine(budget_bytes, name="--budget")
+    check_installed()
+    with demo_progress(quiet=quiet or as_json) as progress:
+        show(
+            lambda: run_demo(budget_bytes, epochs=epochs, on_progress=progress),
+            show_demo,
+            as_json=as_json,
+            output=output,
+        )

@@ -1,0 +1,69 @@
+"""`memfit`: the group of commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from memfit.commands.completion import completion
+from memfit.commands.demo import demo
+from memfit.commands.doctor import doctor
+from memfit.errors import MemfitError
+from memfit.version import __version__
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start here: memfit demo",
+)
+@click.version_option(__version__, prog_name="memfit")
+def cli() -> None:
+    """Make TensorFlow/Keras training fit in the memory there is.
+
+    Exit codes: 0 done, 1 error, 2 usage, 3 does not fit, 128 + n ended by signal n.
+    """
+
+
+for _command in (demo, doctor, completion):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(run())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
+        sys.stdout.flush()
+    except MemfitError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        _forget_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        _forget_output()
+        click.echo(f"CannotWrite: cannot write standard output: {error.strerror}.", err=True)
+        click.echo("  Try: send it to a file on a disk with room", err=True)
+        return 1
+    return 0
+
+
+def _forget_output() -> None:
+    """Keep Python from failing a second time when it flushes standard output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,61 @@
+"""What moves while something runs: on standard error, and only in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+_LABELS = {
+    "plain": "plain Keras in the budget",
+    "memfit": "memfit in the budget",
+    "unlimited": "plain Keras, unlimited",
+}
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool) -> Iterator[None]:
+    """A spinner for work that does not say how far it is."""
+    console = Console(stderr=True, quiet=quiet or not Console(stderr=True).is_terminal)
+    with console.status(what):
+        yield
+
+
+@contextmanager
+def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
+    """A live bar for each row of the demo, with what memfit says in between."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(finished_text=" "),
+        TextColumn("{task.description:<26}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    off = quiet or not console.is_terminal
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=console, disable=off) as progress:
+
+        def on_progress(name: str, event: Mapping[str, Any]) -> None:
+            if "begin" in event:
+                tasks[name] = progress.add_task(_LABELS[name], total=event["steps"], state="")
+            elif "step" in event:
+                progress.update(tasks[name], advance=1, state=f"loss {event['loss']:.4f}")
+            elif "note" in event and not off:
+                progress.console.print(f"  {event['note']}", style="dim", highlight=False)
+            elif event.get("oom"):
+                progress.update(tasks[name], state="ran out of memory")
+                progress.stop_task(tasks[name])
+
+        yield on_progress

@@ -1,0 +1,119 @@
+"""The demo's rows, each a function that runs in a process of its own under a limit of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from memfit.demos.images import draw_images
+from memfit.devices import device_memory, is_oom, load_keras, read_oom
+from memfit.errors import DoesNotFit
+from memfit.records import DemoRow, OutOfMemory
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+IMAGE_SIZE = 128
+
+
+def train_plain(name: str, images: int, batch_size: int, epochs: int, emit: Emit) -> dict[str, Any]:
+    """Plain Keras; running out is an outcome."""
+    began, history, error = time.perf_counter(), _Losses(emit), None
+    model, data = _build(), _feed(images, batch_size)
+    try:
+        model.fit(data, epochs=epochs, shuffle=False, verbose=0, callbacks=[history.callback()])
+    except Exception as failure:
+        if not is_oom(failure):
+            raise
+        error = read_oom(failure)
+    return _row(name, history, began, micro_batch_size=batch_size, error=error)
+
+
+def train_guarded(name: str, images: int, batch_size: int, epochs: int, emit: Emit) -> dict[str, Any]:
+    """The same model, data and batch size under memfit."""
+    from memfit.api import fit
+
+    logging.getLogger("memfit").addHandler(_Notes(emit))
+    began, history = time.perf_counter(), _Losses(emit)
+    model, data = _build(), _feed(images, batch_size)
+    try:
+        run = fit(model, data, epochs=epochs, shuffle=False, verbose=0, callbacks=[history.callback()]).run
+    except DoesNotFit as error:
+        return {"does_not_fit": str(error), "limit_bytes": error.limit_bytes}
+    row = _row(name, history, began, micro_batch_size=run.micro_batch_size, error=None)
+    waited = sum(oom.seconds for oom in run.ooms)
+    return {**row, "ooms_survived": len(run.ooms), "oom_seconds": waited}
+
+
+def _build() -> Any:
+    """A convolutional autoencoder, compiled, with the same weights every time."""
+    keras = load_keras()
+    keras.utils.set_random_seed(7)
+    layers = keras.layers
+    pixels = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3))
+    flow = pixels
+    for filters in (16, 32, 64):
+        flow = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(flow)
+    for filters in (32, 16, 16):
+        flow = layers.Conv2DTranspose(filters, 3, strides=2, padding="same", activation="relu")(flow)
+    model = keras.Model(pixels, layers.Conv2D(3, 3, padding="same", activation="sigmoid")(flow))
+    model.compile(keras.optimizers.Adam(1e-3), "mse", jit_compile=False)
+    return model
+
+
+def _feed(images: int, batch_size: int) -> Any:
+    """Batches made from the images on the host: no row has the whole set on the device."""
+    keras = load_keras()
+    pixels = draw_images(images, IMAGE_SIZE)
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc, name-defined]  # Keras is untyped
+        def __len__(self) -> int:
+            return math.ceil(images / batch_size)
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            batch = pixels[index * batch_size : (index + 1) * batch_size]
+            return batch, batch
+
+    return Batches()
+
+
+class _Losses:
+    """The loss per epoch as it comes, told to the parent step by step."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.per_epoch: list[float] = []
+        self._emit = emit
+
+    def callback(self) -> Any:
+        return load_keras().callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: self._emit({"step": True, "loss": float(logs["loss"])}),
+            on_epoch_end=lambda epoch, logs: self.per_epoch.append(float(logs["loss"])),
+        )
+
+
+class _Notes(logging.Handler):
+    """What memfit says, passed on to the parent."""
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(logging.INFO)
+        self._emit = emit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._emit({"note": record.getMessage()})
+
+
+def _row(
+    name: Any, history: _Losses, began: float, *, micro_batch_size: int, error: OutOfMemory | None
+) -> dict[str, Any]:
+    row = DemoRow(
+        name=name,
+        oom=error is not None,
+        peak_bytes=device_memory().peak_bytes,
+        micro_batch_size=micro_batch_size,
+        loss=tuple(history.per_epoch),
+        seconds=time.perf_counter() - began,
+        error=error,
+    )
+    return row.to_dict()

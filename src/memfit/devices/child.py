@@ -1,0 +1,82 @@
+"""The child's side of `run_in_child`: `python -m memfit.devices.child` reads a job, answers in JSON lines."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+
+def main() -> None:
+    """Read one job from standard input, run it, send events and the result to standard output."""
+    # What the job prints must not mix with the answer: keep the pipe, point standard output elsewhere.
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    job = json.loads(_read_line())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = {"result": _run(job, channel)}
+        line = json.dumps(answer)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        line = json.dumps({"error": "".join(traceback.format_exception(error))})
+    channel.write(line + "\n")
+
+
+def _read_line() -> bytes:
+    # Byte by byte from the descriptor: a buffered reader would be locked by the watching thread at exit.
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line
+
+
+def _end_with_parent() -> None:
+    """No orphans: the parent holds our standard input open for as long as it wants us."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def _run(job: dict[str, Any], channel: TextIO) -> Any:
+    if job["limit_bytes"] is not None:
+        from memfit.devices.limits import limit
+
+        limit(job["limit_bytes"])
+    function: Any = _load_module(job["module"], Path(job["file"]))
+    for name in job["function"].split("."):
+        function = getattr(function, name)
+    arguments = dict(job["arguments"])
+    if "emit" in inspect.signature(function).parameters:
+        arguments["emit"] = lambda event: _emit(event, channel)
+    return function(**arguments)
+
+
+def _emit(event: Mapping[str, Any], channel: TextIO) -> None:
+    channel.write(json.dumps({"event": event}) + "\n")
+
+
+def _load_module(name: str, file: Path) -> ModuleType:
+    """An installed module by its name, anything else (a test, a script) from its file."""
+    if name.partition(".")[0] == "memfit":
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The memory of the machine and of the cgroups around this process, whichever is tighter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+from memfit.errors import LargerThanMachine
+from memfit.records import HostMemory
+
+
+def host_memory(root: Path = Path("/")) -> HostMemory:
+    """RAM of the machine and the tightest memory cgroup, v1 or v2, at any level of nesting.
+
+    `root` is where /proc is found; tests and containers with another view pass their own.
+    """
+    ram = psutil.virtual_memory()
+    levels = [level for level in _cgroup_levels(root) if level.limit_bytes < ram.total]
+    return HostMemory(
+        total_bytes=ram.total,
+        available_bytes=ram.available,
+        cgroup_limit_bytes=min((level.limit_bytes for level in levels), default=None),
+        cgroup_available_bytes=min((level.available_bytes for level in levels), default=None),
+    )
+
+
+def check_fits_machine(size_bytes: int, *, name: str) -> None:
+    """Refuse a size that is larger than the machine, or than the cgroup around this process."""
+    memory = host_memory()
+    if size_bytes > memory.usable_total_bytes:
+        inside = memory.usable_total_bytes < memory.total_bytes
+        raise LargerThanMachine(
+            size_bytes,
+            name=name,
+            total_bytes=memory.usable_total_bytes,
+            where="the memory of its cgroup" if inside else "the memory of this machine",
+        )
+
+
+@dataclass(frozen=True)
+class _Level:
+    """One cgroup with a memory limit."""
+
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def available_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The names under which one version of cgroups keeps its figures."""
+
+    limits: tuple[str, ...]
+    usage: str
+    reclaimable: str  # page cache that the kernel gives up before it kills
+
+
+_V1 = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Version(("memory.max", "memory.high"), "memory.current", "inactive_file")
+
+
+def _cgroup_levels(root: Path) -> Iterator[_Level]:
+    for version, mount, mounted_from in _memory_mounts(root):
+        path = _own_path(root, version)
+        if path is None:
+            continue
+        # In a container the mount shows only a part of the tree, and the path may lie outside of it.
+        inside = path.relative_to(mounted_from) if path.is_relative_to(mounted_from) else PurePosixPath()
+        for folder in (inside, *inside.parents):
+            yield from _read_level(mount / folder, version)
+
+
+def _memory_mounts(root: Path) -> Iterator[tuple[_Version, Path, PurePosixPath]]:
+    """Where cgroups are mounted, and which part of their tree is mounted there."""
+    for line in _read_lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        mount = root / fields[4].lstrip("/")
+        if kind[0] == "cgroup2":
+            yield _V2, mount, PurePosixPath(fields[3])
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            yield _V1, mount, PurePosixPath(fields[3])
+
+
+def _own_path(root: Path, version: _Version) -> PurePosixPath | None:
+    for line in _read_lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if (version is _V2 and number == "0") or (version is _V1 and "memory" in controllers.split(",")):
+            return PurePosixPath(path)
+    return None
+
+
+def _read_level(folder: Path, version: _Version) -> Iterator[_Level]:
+    limits = [limit for name in version.limits if (limit := _read_number(folder / name)) is not None]
+    usage = _read_number(folder / version.usage)
+    if limits and usage is not None:
+        yield _Level(min(limits), max(0, usage - _read_statistic(folder, version.reclaimable)))
+
+
+def _read_number(path: Path) -> int | None:
+    text = "".join(_read_lines(path)).strip()
+    return int(text) if text.isdigit() else None  # "max" is no limit
+
+
+def _read_statistic(folder: Path, name: str) -> int:
+    for line in _read_lines(folder / "memory.stat"):
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

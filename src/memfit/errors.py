@@ -1,0 +1,224 @@
+"""Everything memfit raises.
+
+MemfitError
+├── InvalidSize (ValueError)            not a size: "8gigs", 0, -1
+│   └── LargerThanMachine               a size beyond what the machine has
+├── InvalidRecord (ValueError)          a JSON record that cannot be read
+│   └── RecordTooNew                    ... because a newer memfit wrote it
+├── TensorFlowMissing (ImportError)     TensorFlow or Keras is not installed
+├── UnsupportedVersion                  TensorFlow or Keras is older than memfit supports
+├── UnsupportedBackend                  Keras does not run on TensorFlow
+├── RuntimeStarted (RuntimeError)       too late to set a limit
+├── NotMeasurable (RuntimeError)        the allocator in force keeps no statistics
+├── CannotGuard                         training that memfit cannot guard exactly
+├── DoesNotFit (MemoryError)            not even the smallest step fits
+├── ChildFailed                         a process that memfit started ended badly
+└── CannotWrite (OSError)               output that cannot be written
+
+Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
+pasted. The numbers are attributes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class MemfitError(Exception):
+    """What all errors of memfit have in common: a fact, details, and something to try."""
+
+    exit_code = 1
+
+    def __init__(self, fact: str, *details: str, suggestion: str) -> None:
+        super().__init__("\n  ".join([fact, *details, f"Try: {suggestion}"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries (pools pickle them), and their constructors take numbers.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[MemfitError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MemfitError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+class InvalidSize(MemfitError, ValueError):
+    """Not a number of bytes, nor a size with a unit."""
+
+    exit_code = 2
+
+    def __init__(self, received: object, *, name: str) -> None:
+        self.received = received
+        super().__init__(
+            "expected a number of bytes or a size with a unit.",
+            f"Received: {_assignment(name, received)} ({type(received).__name__})",
+            suggestion=_assignment(name, "8GiB"),
+        )
+
+
+def _assignment(name: str, value: object) -> str:
+    if name.startswith("--"):
+        return f"{name} {value}"
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value!r}"
+
+
+class LargerThanMachine(InvalidSize):
+    """More memory than there is."""
+
+    def __init__(self, received_bytes: int, *, name: str, total_bytes: int, where: str) -> None:
+        self.received_bytes = received_bytes
+        self.total_bytes = total_bytes
+        largest = f"{max(1, int(total_bytes * 0.8) >> 20)}MiB"
+        MemfitError.__init__(
+            self,
+            f"{name.lstrip('-')} of {received_bytes / 2**30:.1f} GiB is larger than {where}.",
+            f"Expected: at most {total_bytes:,} bytes ({total_bytes / 2**30:.1f} GiB)",
+            f"Received: {received_bytes:,} bytes",
+            suggestion=_assignment(name, largest),
+        )
+
+
+class InvalidRecord(MemfitError, ValueError):
+    """A JSON record that cannot be read."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        self.kind = kind
+        super().__init__(
+            f"cannot read a record of kind {kind!r}: {problem}.",
+            suggestion="write the record again with the memfit that is installed here",
+        )
+
+
+class RecordTooNew(InvalidRecord):
+    """A JSON record written by a newer memfit."""
+
+    def __init__(self, kind: str, *, schema: int, newest: int) -> None:
+        self.kind, self.schema, self.newest = kind, schema, newest
+        MemfitError.__init__(
+            self,
+            f"the record of kind {kind!r} was written by a newer memfit.",
+            f"Expected: schema {newest} or older",
+            f"Received: schema {schema}",
+            suggestion="pip install --upgrade memfit",
+        )
+
+
+class TensorFlowMissing(MemfitError, ImportError):
+    """TensorFlow or Keras is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        super().__init__(
+            f"{package} is not installed in this Python.",
+            "memfit leaves the choice of the build to you: on a GPU, memfit[gpu] instead.",
+            suggestion="pip install 'memfit[cpu]'",
+        )
+
+
+class UnsupportedVersion(MemfitError):
+    """TensorFlow or Keras is older than memfit supports."""
+
+    def __init__(self, package: str, *, received: str, expected: str) -> None:
+        self.package, self.received, self.expected = package, received, expected
+        super().__init__(
+            f"this version of {package} is not supported.",
+            f"Expected: {package} {expected}",
+            f"Received: {package} {received}",
+            suggestion="pip install --upgrade 'memfit[cpu]'",
+        )
+
+
+class UnsupportedBackend(MemfitError):
+    """Keras runs on a backend other than TensorFlow."""
+
+    def __init__(self, received: str) -> None:
+        self.received = received
+        super().__init__(
+            "memfit works with Keras on TensorFlow.",
+            'Expected: keras.backend.backend() == "tensorflow"',
+            f'Received: "{received}"',
+            suggestion="KERAS_BACKEND=tensorflow python your_script.py",
+        )
+
+
+class RuntimeStarted(MemfitError, RuntimeError):
+    """A limit can be set only before TensorFlow's runtime starts."""
+
+    def __init__(self, requested_bytes: int | None, *, in_force_bytes: int | None) -> None:
+        self.requested_bytes, self.in_force_bytes = requested_bytes, in_force_bytes
+        size = "" if requested_bytes is None else f'"{requested_bytes >> 20}MiB"'
+        super().__init__(
+            "TensorFlow's runtime has already started, so its memory can no longer be limited.",
+            "The first op, tensor, dataset or model with weights starts it; importing TensorFlow does not.",
+            f"Limit in force: {_mebibytes(in_force_bytes)}; requested: {_mebibytes(requested_bytes)}",
+            suggestion=f"import memfit; memfit.limit({size or 'growth=True'})  # as the first lines",
+        )
+
+
+def _mebibytes(size_bytes: int | None) -> str:
+    return "none" if size_bytes is None else f"{size_bytes >> 20} MiB"
+
+
+class NotMeasurable(MemfitError, RuntimeError):
+    """The device's allocator keeps no statistics."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        super().__init__(
+            f"the allocator of {device} keeps no statistics, so current and peak are unknown.",
+            "On a CPU they exist only under a limit.",
+            suggestion='memfit.limit("8GiB")  # before the first op or model',
+        )
+
+
+class CannotGuard(MemfitError):
+    """Training that cannot be guarded exactly; nothing has been changed."""
+
+    def __init__(self, reason: str, *, suggestion: str) -> None:
+        self.reason = reason
+        super().__init__(f"memfit cannot guard this training: {reason}.", suggestion=suggestion)
+
+
+class DoesNotFit(MemfitError, MemoryError):
+    """Not even the smallest step fits; the model is as it was before the step."""
+
+    exit_code = 3
+
+    def __init__(self, fact: str, *details: str, suggestion: str, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        super().__init__(fact, *details, suggestion=suggestion)
+
+
+class ChildFailed(MemfitError):
+    """A process that memfit started ended without a result."""
+
+    def __init__(self, target: str, *, exit_code: int | None, last_lines: Sequence[str]) -> None:
+        self.target, self.child_exit_code = target, exit_code
+        super().__init__(
+            f"the process that ran {target} {_ending(exit_code)}.",
+            *(f"| {line}" for line in last_lines),
+            suggestion="memfit doctor",
+        )
+
+
+def _ending(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "raised an error"
+    if exit_code < 0:
+        return f"was ended by signal {-exit_code}"
+    return f"ended with exit code {exit_code} and no result"
+
+
+class CannotWrite(MemfitError, OSError):
+    """Output that cannot be written; what was there before is untouched."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot write {path}: {reason}.",
+            "Nothing was written.",
+            suggestion="a path in a folder that exists and that you may write to",
+        )

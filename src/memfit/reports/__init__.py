@@ -1,0 +1,1 @@
+"""record -> text, json: what people look at."""

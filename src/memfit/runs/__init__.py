@@ -1,0 +1,1 @@
+"""model + data + Plan -> Run: training that an out-of-memory error costs nothing but time."""

@@ -1,0 +1,125 @@
+"""A batch that can be cut into parts, whether its samples are on the device or still on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from memfit.errors import MemfitError
+
+Structure = Any  # (x, y, sample_weight), each an array, a nest of arrays, or None
+
+
+class Batch(Protocol):
+    """One batch of the user's, before it is split."""
+
+    @property
+    def size(self) -> int:
+        """How many samples it has."""
+        ...
+
+    def part(self, start: int, stop: int) -> Structure:
+        """The samples from `start` to `stop`, as Keras wants them."""
+        ...
+
+
+def parts(batch: Batch, micro_batch_size: int) -> Iterator[Structure]:
+    """A batch cut into micro-batches, in order; each is made when it is asked for."""
+    for start in range(0, batch.size, micro_batch_size):
+        yield batch.part(start, min(start + micro_batch_size, batch.size))
+
+
+class BatchSizesDiffer(MemfitError, ValueError):
+    """Arrays of one batch with different numbers of samples."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        super().__init__(
+            "the arrays of one batch have different numbers of samples.",
+            "Expected: the same first dimension everywhere",
+            f"Received: {', '.join(map(str, sizes))}",
+            suggestion="look at one batch: print([a.shape for a in keras.tree.flatten(batch)])",
+        )
+
+
+@dataclass(frozen=True)
+class DeviceBatch:
+    """A batch as the data pipeline delivered it."""
+
+    data: Structure
+    size: int
+
+    @classmethod
+    def of(cls, element: Any) -> DeviceBatch:
+        """A batch from one element of a dataset or generator."""
+        data = keras.utils.unpack_x_y_sample_weight(element)
+        leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+        sizes = [int(leaf.shape[0]) for leaf in leaves]
+        if len(set(sizes)) > 1:
+            raise BatchSizesDiffer(sizes)
+        return cls(data, sizes[0])
+
+    def part(self, start: int, stop: int) -> Structure:
+        """The samples from `start` to `stop`; the whole batch is not copied."""
+        if (start, stop) == (0, self.size):
+            return self.data
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[start:stop], self.data)
+
+
+@dataclass(frozen=True)
+class HostArrays:
+    """Arrays that stay on the host; only the samples of one micro-batch at a time leave it."""
+
+    data: Structure
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return next(len(leaf) for leaf in keras.tree.flatten(self.data) if leaf is not None)
+
+    def batch(self, indices: np.ndarray[Any, Any]) -> HostBatch:
+        """The batch of the samples with these indices."""
+        return HostBatch(self, indices)
+
+    def gather(self, indices: np.ndarray[Any, Any]) -> Structure:
+        """The samples with these indices, floats in Keras' own float type as Keras would convert them."""
+        return keras.tree.map_structure(
+            lambda leaf: None if leaf is None else _as_keras_float(leaf[indices]), self.data
+        )
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """A batch of samples that are still on the host."""
+
+    arrays: HostArrays
+    indices: np.ndarray[Any, Any]
+
+    @property
+    def size(self) -> int:
+        """How many samples it has."""
+        return len(self.indices)
+
+    def part(self, start: int, stop: int) -> Structure:
+        """The samples from `start` to `stop`, gathered now."""
+        return self.arrays.gather(self.indices[start:stop])
+
+
+def _as_keras_float(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if np.issubdtype(array.dtype, np.floating):
+        return array.astype(keras.config.floatx(), copy=False)
+    return array
+
+
+def can_stay_on_host(data: Structure) -> bool:
+    """Whether all of it is plain NumPy arrays with the same number of samples."""
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    return all(_is_plain_array(leaf) for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1
+
+
+def _is_plain_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and leaf.dtype.kind in "fiub"

@@ -1,0 +1,59 @@
+"""`model.fit` through the guard, with arrays left on the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from memfit.records import Budget
+from memfit.runs import keras_internals
+from memfit.runs.batches import HostArrays, Structure, can_stay_on_host
+from memfit.runs.guards import Guard
+
+
+def fit_guarded(
+    model: Any,
+    x: Any,
+    y: Any,
+    *,
+    budget: Budget,
+    micro_batch_size: int | None,
+    arguments: dict[str, Any],
+) -> Any:
+    """Keras' own `fit` with the guard attached; its History gets `.run`."""
+    guard = Guard(model, budget=budget, micro_batch_size=micro_batch_size)
+    data = (x, y, arguments.get("sample_weight"))
+    if can_stay_on_host(data) and arguments.get("class_weight") is None:
+        arguments, data = _without_validation_part(arguments, data)
+        guard.arrays = HostArrays(data)
+        _build(model, guard.arrays, arguments)
+        # Keras' own adapter puts the indices in the very order in which it would put the samples.
+        x, y, arguments = np.arange(guard.arrays.count), None, {**arguments, "sample_weight": None}
+    with guard.attached():
+        history = model.fit(x, y, **arguments)
+    history.run = guard.run()
+    return history
+
+
+def _build(model: Any, arrays: HostArrays, arguments: dict[str, Any]) -> None:
+    batch_size = min(arguments.get("batch_size") or 32, arrays.count)
+    keras_internals.build_everything(model, arrays.gather(np.arange(batch_size)))
+
+
+def _without_validation_part(arguments: dict[str, Any], data: Structure) -> tuple[dict[str, Any], Structure]:
+    """Take `validation_split` off the end of the arrays, as Keras does; views, no copies."""
+    split = arguments.get("validation_split")
+    if not split or arguments.get("validation_data") is not None:
+        return arguments, data
+    count = HostArrays(data).count
+    at = math.floor(count * (1 - split))
+    if not 0 < at < count:
+        return arguments, data  # Keras says what is wrong
+    head, tail = (
+        keras.tree.map_structure(lambda leaf, part=part: None if leaf is None else leaf[part], data)
+        for part in (slice(None, at), slice(at, None))
+    )
+    return {**arguments, "validation_split": 0.0, "validation_data": tail}, head

@@ -1,0 +1,214 @@
+"""model + data -> Run: `model.fit` with every step guarded."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.devices import device_memory, is_oom, limit_in_force, read_oom, reset_peak
+from memfit.errors import CannotGuard, DoesNotFit, NotMeasurable
+from memfit.records import Budget, MicroBatchChange, OutOfMemory, Run, SurvivedOOM
+from memfit.runs import keras_internals
+from memfit.runs.batches import Batch, DeviceBatch, HostArrays, parts
+from memfit.runs.ladders import Ladder
+from memfit.runs.shares import sees_the_batch
+from memfit.runs.steps import Logs, TwoPhaseStep
+from memfit.units import format_size
+
+logger = logging.getLogger("memfit")
+
+
+class Guard:
+    """Trains a model batch by batch so that an out-of-memory error costs nothing but time."""
+
+    def __init__(self, model: Any, *, budget: Budget, micro_batch_size: int | None = None) -> None:
+        _check_guardable(model)
+        self.model = model
+        self.arrays: HostArrays | None = None
+        self._budget = budget
+        self._ladder = Ladder(micro_batch_size)
+        self._step: TwoPhaseStep | None = None
+        self._steps = 0
+        self._micro_batches: list[MicroBatchChange] = []
+        self._ooms: list[SurvivedOOM] = []
+        self._notes: list[str] = []
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """While this is open, the model's `fit` trains through the guard; afterwards it is as before."""
+        before = self.model.train_function
+
+        def make_train_function(force: bool = False) -> None:
+            del force
+            self.model.train_function = self.train_function
+
+        _reset_peak()
+        try:
+            with keras_internals.overridden(self.model, "make_train_function", make_train_function):
+                yield
+        finally:
+            self.model.train_function = before
+
+    def run(self) -> Run:
+        """What has happened so far."""
+        return Run(
+            budget=self._budget,
+            steps=self._steps,
+            micro_batches=tuple(self._micro_batches),
+            ooms=tuple(self._ooms),
+            peak_bytes=_read_peak(),
+            notes=tuple(self._notes),
+        )
+
+    def train_function(self, iterator: Iterator[Any]) -> Logs:
+        """What Keras calls for each step of an epoch: fetch the batch, then train on it."""
+        logs: Logs | None = None
+        for _ in range(self.model.steps_per_execution):
+            try:
+                element = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise
+                break
+            logs = self.train_on(self._batch_of(element))
+        assert logs is not None
+        return logs
+
+    def _batch_of(self, element: Any) -> Batch:
+        if self.arrays is None:
+            return DeviceBatch.of(element)
+        indices, _, _ = keras.utils.unpack_x_y_sample_weight(element)
+        return self.arrays.batch(indices.numpy())
+
+    def train_on(self, batch: Batch) -> Logs:
+        """One step on one batch, split and tried again as often as it takes."""
+        step = self._step = self._step or self._prepare(batch)
+        logs = self._gather_gradients(step, batch)
+        try:
+            step.commit()
+        except Exception as error:
+            if not is_oom(error):
+                raise
+            raise self._does_not_fit("the update of the weights", error) from error
+        self._steps += 1
+        return logs
+
+    def _prepare(self, batch: Batch) -> TwoPhaseStep:
+        try:
+            keras_internals.build_everything(self.model, batch.part(0, min(batch.size, 2)))
+            return TwoPhaseStep(self.model)
+        except Exception as error:
+            if not is_oom(error):
+                raise
+            raise self._does_not_fit("weights, optimizer state and gradients", error) from error
+
+    def _gather_gradients(self, step: TwoPhaseStep, batch: Batch) -> Logs:
+        """Phase one, on smaller and smaller micro-batches until it goes through."""
+        while True:
+            micro_batch_size = self._ladder.size_for(batch.size)
+            if micro_batch_size < batch.size and step.why_not_split is not None:
+                raise CannotGuard(
+                    f"a batch of {batch.size} would have to be split, but {step.why_not_split}",
+                    suggestion=f"batch_size={micro_batch_size}",
+                )
+            began = time.perf_counter()
+            try:
+                logs = self._try_gradients(step, batch, micro_batch_size)
+            except Exception as error:
+                if not is_oom(error):
+                    raise
+                self._step_down(step, batch, error, seconds=time.perf_counter() - began)
+                continue
+            self._note_micro_batch(micro_batch_size, batch.size)
+            return logs
+
+    def _try_gradients(self, step: TwoPhaseStep, batch: Batch, micro_batch_size: int) -> Logs:
+        step.reset(batch.size)
+        logs: Logs = {}
+        for part in parts(batch, micro_batch_size):
+            logs = step.add_gradients(part)
+        return logs
+
+    def _step_down(self, step: TwoPhaseStep, batch: Batch, error: Exception, *, seconds: float) -> None:
+        before = self._ladder.size_for(batch.size)
+        if step.why_not_split is not None:
+            raise self._does_not_fit(
+                f"a step on {batch.size} samples, which cannot be split because {step.why_not_split},", error
+            ) from error
+        after = self._ladder.step_down(batch.size)
+        if after is None:
+            raise self._does_not_fit("a step on one sample", error) from error
+        oom = read_oom(error)
+        self._ooms.append(SurvivedOOM(self._steps, "gradients", before, after, seconds, oom))
+        self._tell_split(oom, before, after)
+        if step.without_xla():
+            self._tell("After an out-of-memory error XLA may abort the process: going on without XLA.")
+
+    def _tell_split(self, oom: OutOfMemory, before: int, after: int) -> None:
+        self._tell(
+            f"Step {self._steps + 1} ran out of memory at micro-batch {before} ({oom.message}). "
+            f"Going on with micro-batches of {after}: the same samples and the same update."
+        )
+        if sees_the_batch(self.model):
+            self._tell_once(
+                "BatchNormalization now takes its statistics from micro-batches, not whole batches."
+            )
+
+    def _tell(self, note: str) -> None:
+        self._notes.append(note)
+        logger.warning(note)
+
+    def _tell_once(self, note: str) -> None:
+        if note not in self._notes:
+            self._tell(note)
+
+    def _note_micro_batch(self, size: int, batch_size: int) -> None:
+        before = self._micro_batches[-1].micro_batch_size if self._micro_batches else None
+        ragged = before is not None and batch_size == size < before  # the short batch that ends an epoch
+        if size != before and not ragged:
+            self._micro_batches.append(MicroBatchChange(self._steps, size))
+
+    def _does_not_fit(self, what: str, error: Exception) -> DoesNotFit:
+        limit_bytes = limit_in_force()
+        limit = "no limit is in force" if limit_bytes is None else f"the limit is {format_size(limit_bytes)}"
+        return DoesNotFit(
+            f"{what} does not fit: {limit}.".replace(", does", " does"),
+            f"{read_oom(error).message}",
+            f"The model is as it was after step {self._steps}.",
+            suggestion=f'memfit.limit("{2 * ((limit_bytes or 2**30) >> 20)}MiB")',
+            limit_bytes=limit_bytes,
+        )
+
+
+def _check_guardable(model: Any) -> None:
+    if not getattr(model, "compiled", False):
+        raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
+    if keras_internals.strategy_of(model) is not None:
+        raise CannotGuard(
+            "the model was created under a distribution strategy", suggestion="model.fit(...)  # unguarded"
+        )
+    for name in ("train_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise CannotGuard(
+                f"{type(model).__name__} has its own {name}", suggestion="model.fit(...)  # unguarded"
+            )
+
+
+def _reset_peak() -> None:
+    try:
+        reset_peak()
+    except NotMeasurable:
+        return
+
+
+def _read_peak() -> int | None:
+    try:
+        return device_memory().peak_bytes
+    except NotMeasurable:
+        return None

@@ -1,0 +1,52 @@
+"""What part of the batch's loss a micro-batch's loss is, so that the parts add up to the whole exactly.
+
+A mean over samples counts by samples, a sum counts fully, a mean over sample weights counts by weights.
+Regularisation belongs to the batch as a whole and is spread over its parts by samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import keras
+
+from memfit.runs import keras_internals
+
+ShareKind = Literal["samples", "sum", "weights"]
+
+_KINDS: dict[str | None, ShareKind] = {
+    "sum_over_batch_size": "samples",
+    "mean": "samples",
+    "sum": "sum",
+    "mean_with_sample_weight": "weights",
+}
+
+
+def share_kind(model: Any) -> ShareKind | None:
+    """How the model's losses add up over micro-batches; None when they differ or do not add up."""
+    kinds = {_KINDS.get(getattr(loss, "reduction", None)) for loss in keras_internals.output_losses(model)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def why_not_split(model: Any) -> str | None:
+    """What in the compiled model stands against splitting its batches; None when nothing does."""
+    reductions = [str(getattr(loss, "reduction", "unknown")) for loss in keras_internals.output_losses(model)]
+    if share_kind(model) is None:
+        return f"its losses cannot be added up over parts of a batch (reductions: {', '.join(reductions)})"
+    if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
+        return "its inputs have a fixed batch size"
+    if any(getattr(layer, "stateful", False) for layer in all_layers(model)):
+        return "a layer carries state from one batch to the next"
+    return None
+
+
+def all_layers(model: Any) -> list[Any]:
+    """Every layer of a model, nested ones too."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def sees_the_batch(model: Any) -> bool:
+    """Whether a layer computes statistics over the batch, which then come from micro-batches."""
+    return any(
+        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in all_layers(model)
+    )

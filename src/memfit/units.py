@@ -1,0 +1,64 @@
+"""Sizes: "8GiB" <-> int.
+
+Binary and decimal units are kept apart: "GiB" is 2**30 bytes, "GB" is 10**9. A bare letter is binary
+("0.5g" is half a GiB), as in Docker, systemd and the JVM.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import SupportsIndex
+
+from memfit.errors import InvalidSize
+
+_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _UNITS[f"{_letter}b"] = 1000**_power
+    _UNITS[f"{_letter}ib"] = _UNITS[_letter] = 1024**_power
+
+_SIZE = re.compile(r"([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e([0-9]{1,2}))?\s*([a-z]*)", re.ASCII)
+_LARGEST = 2**63 - 1
+_NAMES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def parse_size(size: str | SupportsIndex | float, name: str = "size") -> int:
+    """Turn a size into bytes; `name` is how the caller calls it, for the error.
+
+    >>> parse_size("8GiB"), parse_size("512 MB"), parse_size("0.5g"), parse_size(4096)
+    (8589934592, 512000000, 536870912, 4096)
+    """
+    number = _parse_text(size) if isinstance(size, str) else _parse_number(size)
+    if number is None or not 1 <= number <= _LARGEST:
+        raise InvalidSize(size, name=name)
+    return int(number)
+
+
+def _parse_text(text: str) -> Decimal | None:
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[3] not in _UNITS:
+        return None
+    return Decimal(match[1].replace("_", "")).scaleb(int(match[2] or 0)) * _UNITS[match[3]]
+
+
+def _parse_number(number: SupportsIndex | float) -> int | None:
+    if isinstance(number, bool):
+        return None
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else None
+    try:
+        return number.__index__()
+    except (AttributeError, TypeError):
+        return None
+
+
+def format_size(size_bytes: int) -> str:
+    """Write bytes for people, in binary units.
+
+    >>> format_size(8589934592), format_size(512000000), format_size(0)
+    ('8.0 GiB', '488.3 MiB', '0 B')
+    """
+    size, power = float(size_bytes), 0
+    while abs(size) >= 1024 and power < 4:
+        size, power = size / 1024, power + 1
+    return f"{size:.1f} {_NAMES[power]}" if power else f"{size_bytes} B"

@@ -11,7 +11,7 @@ MemfitError
 ├── RuntimeStarted (RuntimeError)       too late to set a limit
 ├── NotMeasurable (RuntimeError)        the allocator in force keeps no statistics
 ├── CannotGuard                         training that memfit cannot guard exactly
-├── DoesNotFit (MemoryError)            not even the smallest step fits
+├── DoesNotFit                          not even the smallest step fits
 ├── ChildFailed                         a process that memfit started ended badly
 └── CannotWrite (OSError)               output that cannot be written
 
@@ -182,7 +182,7 @@ class CannotGuard(MemfitError):
         super().__init__(f"memfit cannot guard this training: {reason}.", suggestion=suggestion)
 
 
-class DoesNotFit(MemfitError, MemoryError):
+class DoesNotFit(MemfitError):
     """Not even the smallest step fits; the model is as it was before the step."""
 
     exit_code = 3

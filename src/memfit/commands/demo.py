@@ -9,7 +9,7 @@ import click
 from memfit.commands.options import json_option, output_option, quiet_option, show
 
 
-@click.command(epilog="Example: memfit demo --budget 160MiB --epochs 6")
+@click.command(epilog="Example: memfit demo --budget 128MiB --epochs 6")
 @click.option("--budget", metavar="SIZE", help="The memory to train in.  [default: 192MiB]")
 @click.option(
     "--epochs", type=click.IntRange(1, 100), default=4, show_default=True, help="How long to train."
@@ -26,16 +26,16 @@ def demo(budget: str | None, epochs: int, as_json: bool, output: Path | None, qu
     from memfit.commands.progress import demo_progress
     from memfit.demos import BUDGET_BYTES, run_demo
     from memfit.devices import check_fits_machine, check_installed
+    from memfit.records import Demo
     from memfit.reports.demos import show_demo
     from memfit.units import parse_size
 
     budget_bytes = BUDGET_BYTES if budget is None else parse_size(budget, name="--budget")
     check_fits_machine(budget_bytes, name="--budget")
     check_installed()
-    with demo_progress(quiet=quiet or as_json) as progress:
-        show(
-            lambda: run_demo(budget_bytes, epochs=epochs, on_progress=progress),
-            show_demo,
-            as_json=as_json,
-            output=output,
-        )
+
+    def make() -> Demo:
+        with demo_progress(quiet=quiet or as_json) as progress:
+            return run_demo(budget_bytes, epochs=epochs, on_progress=progress)
+
+    show(make, show_demo, as_json=as_json, output=output)

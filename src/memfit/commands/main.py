@@ -34,6 +34,7 @@ for _command in (demo, doctor, completion):
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(run())
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
@@ -39,7 +38,7 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
         SpinnerColumn(finished_text=" "),
         TextColumn("{task.description:<26}"),
         BarColumn(bar_width=20),
-        MofNCompleteColumn(),
+        TextColumn("{task.completed:>2.0f}/{task.fields[steps]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),
     )
@@ -49,13 +48,15 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
 
         def on_progress(name: str, event: Mapping[str, Any]) -> None:
             if "begin" in event:
-                tasks[name] = progress.add_task(_LABELS[name], total=event["steps"], state="")
+                tasks[name] = progress.add_task(
+                    _LABELS[name], total=event["steps"], steps=event["steps"], state="starting"
+                )
             elif "step" in event:
                 progress.update(tasks[name], advance=1, state=f"loss {event['loss']:.4f}")
             elif "note" in event and not off:
                 progress.console.print(f"  {event['note']}", style="dim", highlight=False)
             elif event.get("oom"):
-                progress.update(tasks[name], state="ran out of memory")
-                progress.stop_task(tasks[name])
+                done = progress.tasks[tasks[name]].completed
+                progress.update(tasks[name], total=done, state="ran out of memory")
 
         yield on_progress

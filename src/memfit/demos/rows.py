@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from memfit.demos.images import draw_images
-from memfit.devices import device_memory, is_oom, load_keras, read_oom
+from memfit.devices import device_memory, is_oom, load_keras, load_tensorflow, read_oom
 from memfit.errors import DoesNotFit
 from memfit.records import DemoRow, OutOfMemory
 
@@ -21,9 +20,9 @@ IMAGE_SIZE = 128
 def train_plain(name: str, images: int, batch_size: int, epochs: int, emit: Emit) -> dict[str, Any]:
     """Plain Keras; running out is an outcome."""
     began, history, error = time.perf_counter(), _Losses(emit), None
-    model, data = _build(), _feed(images, batch_size)
+    model, batches = _build(), _feed(images, batch_size)
     try:
-        model.fit(data, epochs=epochs, shuffle=False, verbose=0, callbacks=[history.callback()])
+        model.fit(batches, **_arguments(epochs, history))
     except Exception as failure:
         if not is_oom(failure):
             raise
@@ -37,14 +36,18 @@ def train_guarded(name: str, images: int, batch_size: int, epochs: int, emit: Em
 
     logging.getLogger("memfit").addHandler(_Notes(emit))
     began, history = time.perf_counter(), _Losses(emit)
-    model, data = _build(), _feed(images, batch_size)
+    model, batches = _build(), _feed(images, batch_size)
     try:
-        run = fit(model, data, epochs=epochs, shuffle=False, verbose=0, callbacks=[history.callback()]).run
+        run = fit(model, batches, **_arguments(epochs, history)).run
     except DoesNotFit as error:
         return {"does_not_fit": str(error), "limit_bytes": error.limit_bytes}
     row = _row(name, history, began, micro_batch_size=run.micro_batch_size, error=None)
     waited = sum(oom.seconds for oom in run.ooms)
     return {**row, "ooms_survived": len(run.ooms), "oom_seconds": waited}
+
+
+def _arguments(epochs: int, history: _Losses) -> dict[str, Any]:
+    return {"epochs": epochs, "verbose": 0, "callbacks": [history.callback()]}
 
 
 def _build() -> Any:
@@ -56,27 +59,23 @@ def _build() -> Any:
     flow = pixels
     for filters in (16, 32, 64):
         flow = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(flow)
-    for filters in (32, 16, 16):
+    for filters in (32, 16, 8):
         flow = layers.Conv2DTranspose(filters, 3, strides=2, padding="same", activation="relu")(flow)
     model = keras.Model(pixels, layers.Conv2D(3, 3, padding="same", activation="sigmoid")(flow))
-    model.compile(keras.optimizers.Adam(1e-3), "mse", jit_compile=False)
+    model.compile(keras.optimizers.Adam(2e-3), "mse", jit_compile=False)
     return model
 
 
 def _feed(images: int, batch_size: int) -> Any:
-    """Batches made from the images on the host: no row has the whole set on the device."""
-    keras = load_keras()
+    """One batch at a time from the host, its own target: no row has the whole set on the device."""
+    tensorflow = load_tensorflow()
     pixels = draw_images(images, IMAGE_SIZE)
-
-    class Batches(keras.utils.PyDataset):  # type: ignore[misc, name-defined]  # Keras is untyped
-        def __len__(self) -> int:
-            return math.ceil(images / batch_size)
-
-        def __getitem__(self, index: int) -> tuple[Any, Any]:
-            batch = pixels[index * batch_size : (index + 1) * batch_size]
-            return batch, batch
-
-    return Batches()
+    batches = [pixels[start : start + batch_size] for start in range(0, images, batch_size)]
+    signature = tensorflow.TensorSpec((None, *pixels.shape[1:]), tensorflow.float32)
+    feed = tensorflow.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    return feed.map(lambda batch: (batch, batch)).apply(
+        tensorflow.data.experimental.assert_cardinality(len(batches))
+    )
 
 
 class _Losses:

@@ -22,7 +22,7 @@ def show_demo(demo: Demo) -> RenderableType:
 def _heading(demo: Demo) -> Text:
     return Text(
         f"A convolutional autoencoder on {demo.images} images, batch size {demo.batch_size}, "
-        f"{demo.epochs} epochs.\nBudget: {format_size(demo.budget_bytes)} on {demo.device} "
+        f"epochs: {demo.epochs}.\nBudget: {format_size(demo.budget_bytes)} on {demo.device} "
         "(TensorFlow's own allocator with a hard limit)."
     )
 
@@ -33,7 +33,7 @@ def _rows(demo: Demo) -> Table:
     for name in ("", "outcome", "peak"):
         table.add_column(name, no_wrap=True)
     table.add_column("", width=_PEAK_WIDTH, no_wrap=True)
-    for name in ("micro-batch", "last loss", "seconds"):
+    for name in ("micro-batch", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in demo.rows:
         over = row.peak_bytes > demo.budget_bytes
@@ -43,7 +43,6 @@ def _rows(demo: Demo) -> Table:
             format_size(row.peak_bytes),
             Text(bar(row.peak_bytes, largest, _PEAK_WIDTH), style="yellow" if over or row.oom else "green"),
             str(row.micro_batch_size),
-            f"{row.loss[-1]:.6f}" if row.loss else "-",
             f"{row.seconds:.1f}",
         )
     return table
@@ -53,7 +52,7 @@ def _outcome(row: DemoRow) -> Text:
     if row.oom:
         return Text("ran out", style="bold red")
     if row.ooms_survived:
-        return Text(f"trained, {row.ooms_survived} OOM survived", style="green")
+        return Text(f"trained, {row.ooms_survived} OOM{'s' * (row.ooms_survived > 1)}", style="green")
     return Text("trained", style="green")
 
 
@@ -72,9 +71,13 @@ def _curves(demo: Demo) -> RenderableType:
             Text(bar(mine, highest, _LOSS_WIDTH), style="cyan"),
             f"{theirs:.6f}",
             Text(bar(theirs, highest, _LOSS_WIDTH), style="blue"),
-            f"{_relative(mine, theirs):.0e}" if mine != theirs else "0",
+            _difference(_relative(mine, theirs)),
         )
     return Group(Text("Loss after each epoch:", style="bold"), table)
+
+
+def _difference(relative: float) -> str:
+    return f"{relative:.0e}" if relative else "0"
 
 
 def _relative(mine: float, theirs: float) -> float:
@@ -91,8 +94,8 @@ def _verdict(demo: Demo) -> Text:
     lines = [_verdict_on_plain(plain, demo)]
     lines.append(
         f"memfit trained the same model in {format_size(ours.peak_bytes)}, in micro-batches of "
-        f"{ours.micro_batch_size}; its loss differs by at most {worst:.0e} from unlimited memory "
-        f"({format_size(reference.peak_bytes)})."
+        f"{ours.micro_batch_size}; its loss differs by at most {_difference(worst)} (relative) from "
+        f"unlimited memory ({format_size(reference.peak_bytes)})."
     )
     if ours.oom_seconds:
         lines.append(

@@ -1,0 +1,50 @@
+"""Fixtures for all tests: nothing that a test does may leak into the next one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memfit.devices import readings
+
+
+def _global_state() -> dict[str, object]:
+    logger = logging.getLogger("memfit")
+    return {
+        # pytest itself keeps the name of the current test there
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        "folder": Path.cwd(),
+        "children": {child.pid for child in psutil.Process().children(recursive=True)},
+        "log handlers": list(logger.handlers),
+        "log level": logger.level,
+        "open measurements": list(readings._open),
+        "warning filters": list(warnings.filters),
+        "umask": _umask(),
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_state() -> Iterator[None]:
+    """A test that leaves global state behind fails, not the one that trips over it."""
+    before = _global_state()
+    yield
+    after = _global_state()
+    leaked = [name for name, value in before.items() if after[name] != value]
+    assert not leaked, f"global state leaked: {', '.join(leaked)}"
+
+
+@pytest.fixture
+def repository() -> Path:
+    return Path(__file__).parent.parent

@@ -1,0 +1,27 @@
+"""The one way in which tests use TensorFlow: a function in a process of its own, under a real limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memfit.devices import run_in_child
+from memfit.units import parse_size
+
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "KERAS_BACKEND": "tensorflow",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "PYTHONWARNINGS": "error",
+}
+
+
+def run_limited(
+    function: Callable[..., Any], limit: str | None, /, environment: dict[str, str] | None = None, **arguments: Any
+) -> Any:
+    """Call `function(**arguments)` under a limit and return its result, which must be JSON."""
+    limit_bytes = None if limit is None else parse_size(limit)
+    return run_in_child(
+        function, arguments, limit_bytes=limit_bytes, environment={**QUIET, **(environment or {})}
+    )

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from memfit import errors
+from memfit.errors import MemfitError
+
+EXAMPLES: list[MemfitError] = [
+    errors.InvalidSize("8gigs", name="budget"),
+    errors.LargerThanMachine(2**40, name="--budget", total_bytes=2**34, where="the memory of this machine"),
+    errors.InvalidRecord("run", "not JSON"),
+    errors.RecordTooNew("run", schema=2, newest=1),
+    errors.TensorFlowMissing("TensorFlow"),
+    errors.UnsupportedVersion("tensorflow", received="2.10.0", expected=">=2.18,<2.22"),
+    errors.UnsupportedBackend("jax"),
+    errors.RuntimeStarted(2**30, in_force_bytes=None),
+    errors.NotMeasurable("CPU:0"),
+    errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
+    errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
+    errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),
+    errors.CannotWrite("out.json", "Permission denied"),
+]
+
+
+def test_every_error_of_the_hierarchy_has_an_example_here() -> None:
+    defined = {
+        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, MemfitError)
+    }
+    assert {type(error) for error in EXAMPLES} == defined - {MemfitError}
+
+
+def test_the_tree_on_top_of_the_file_names_every_error() -> None:
+    for error in EXAMPLES:
+        assert f"── {type(error).__name__}" in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_house_style(error: MemfitError) -> None:
+    first, *rest = str(error).split("\n")
+    assert first.endswith(".")
+    assert rest[-1].startswith("  Try: ")
+    assert len(rest[-1]) > len("  Try: ")
+    assert all(line.startswith("  ") for line in rest)
+    assert "please" not in str(error).lower()
+    assert "!" not in str(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_survive_a_process_boundary(error: MemfitError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_the_numbers_are_attributes() -> None:
+    assert errors.RecordTooNew("run", schema=2, newest=1).schema == 2
+    assert errors.RuntimeStarted(2**30, in_force_bytes=None).requested_bytes == 2**30
+    assert errors.ChildFailed("train", exit_code=-9, last_lines=[]).child_exit_code == -9
+
+
+def test_exit_codes() -> None:
+    codes = {type(error).__name__: error.exit_code for error in EXAMPLES}
+    assert codes["InvalidSize"] == codes["LargerThanMachine"] == 2
+    assert codes["DoesNotFit"] == 3
+    assert codes["TensorFlowMissing"] == codes["ChildFailed"] == 1

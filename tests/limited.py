@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from memfit.devices import run_in_child
@@ -13,12 +14,16 @@ QUIET = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
     "TF_ENABLE_ONEDNN_OPTS": "0",
-    "PYTHONWARNINGS": "error",
+    "PYTHONPATH": str(Path(__file__).parent),
 }
 
 
 def run_limited(
-    function: Callable[..., Any], limit: str | None, /, environment: dict[str, str] | None = None, **arguments: Any
+    function: Callable[..., Any],
+    limit: str | None,
+    /,
+    environment: dict[str, str] | None = None,
+    **arguments: Any,
 ) -> Any:
     """Call `function(**arguments)` under a limit and return its result, which must be JSON."""
     limit_bytes = None if limit is None else parse_size(limit)

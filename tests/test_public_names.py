@@ -8,7 +8,16 @@ from memfit.version import __version__
 
 
 def test_public_names_are_pinned() -> None:
-    assert memfit.__all__ == ["Budget", "MemfitError", "Run", "__version__", "devices", "errors", "fit", "limit"]
+    assert memfit.__all__ == [
+        "Budget",
+        "MemfitError",
+        "Run",
+        "__version__",
+        "devices",
+        "errors",
+        "fit",
+        "limit",
+    ]
     assert memfit.devices.__all__ == [
         "PeakMeasurement", "budget_of_host", "check_fits_machine", "check_installed", "describe_allocator",
         "device_memory", "find_budget", "find_packages", "first_device", "host_memory", "is_oom", "limit",
@@ -26,7 +35,11 @@ def test_every_public_name_exists() -> None:
 
 def _loaded_after(code: str) -> set[str]:
     code += "; import sys; print(' '.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
 def test_importing_memfit_is_light() -> None:

@@ -35,16 +35,22 @@ EXAMPLES: list[Record] = [
     OutOfMemory("MemoryError"),
     SurvivedOOM(3, "gradients", 64, 32, 10.5, OOM),
     MicroBatchChange(0, 64),
-    Run(BUDGET, 12, (MicroBatchChange(0, 64),), (SurvivedOOM(3, "commit", 64, 32, 10.5, OOM),), 99, ("note",)),
+    Run(
+        BUDGET, 12, (MicroBatchChange(0, 64),), (SurvivedOOM(3, "commit", 64, 32, 10.5, OOM),), 99, ("note",)
+    ),
     Package("keras", None, ">=3.12", "not installed"),
-    Doctor("0.1.0", (Package("keras", "3.15.1", ">=3.12"),), ("CPU:0",), "BFC", HostMemory(100, 50), 7, BUDGET),
+    Doctor(
+        "0.1.0", (Package("keras", "3.15.1", ">=3.12"),), ("CPU:0",), "BFC", HostMemory(100, 50), 7, BUDGET
+    ),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
 ]
 
 
 def test_every_record_has_an_example_here() -> None:
-    assert {type(record) for record in EXAMPLES} == {kind for kind in Record.__subclasses__() if kind.__module__ == Record.__module__}
+    assert {type(record) for record in EXAMPLES} == {
+        kind for kind in Record.__subclasses__() if kind.__module__ == Record.__module__
+    }
 
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
@@ -88,7 +94,9 @@ def test_damage_is_named(change: dict[str, object], problem: str) -> None:
 
 
 def test_missing_fields_take_their_defaults_or_are_named() -> None:
-    assert Budget.from_dict({"schema": 1, "kind": "budget", "budget_bytes": 5, "source": "given"}) == Budget(5, "given")
+    assert Budget.from_dict({"schema": 1, "kind": "budget", "budget_bytes": 5, "source": "given"}) == Budget(
+        5, "given"
+    )
     with pytest.raises(InvalidRecord, match="missing fields source"):
         Budget.from_dict({"schema": 1, "kind": "budget", "budget_bytes": 5})
 
@@ -120,7 +128,9 @@ def test_numbers_that_json_does_not_know_survive() -> None:
 
 
 def test_whole_numbers_are_floats_where_floats_belong() -> None:
-    assert Measured.from_dict({"schema": 1, "kind": "measured", "values": [1], "by_name": {}}).values == (1.0,)
+    assert Measured.from_dict({"schema": 1, "kind": "measured", "values": [1], "by_name": {}}).values == (
+        1.0,
+    )
 
 
 def test_the_tighter_of_machine_and_cgroup_counts() -> None:
@@ -133,4 +143,6 @@ def test_the_tighter_of_machine_and_cgroup_counts() -> None:
 
 def test_a_run_that_ends_at_once_has_no_micro_batch() -> None:
     assert Run(BUDGET).micro_batch_size is None
-    assert Run(BUDGET, micro_batches=(MicroBatchChange(0, 64), MicroBatchChange(2, 32))).micro_batch_size == 32
+    assert (
+        Run(BUDGET, micro_batches=(MicroBatchChange(0, 64), MicroBatchChange(2, 32))).micro_batch_size == 32
+    )

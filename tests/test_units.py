@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from decimal import Decimal
 
 import numpy as np
@@ -41,8 +42,8 @@ def test_parses_sizes(size: object, expected: int) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        "8gigs", "", " ", "GiB", "-1", "-1GiB", "0", "0GiB", "0.0", "1,000", "1 000", "8 GiB GiB", "nan", "inf",
-        "1e999999999GiB", "0x10", "8GiBps", "٣GiB", "1.2.3", "--8", "1e-3MB", "16EiB", "9" * 400,
+        "8gigs", "", " ", "GiB", "-1", "-1GiB", "0", "0GiB", "0.0", "1,000", "1 000", "8 GiB GiB", "nan",
+        "inf", "1e999999999GiB", "0x10", "8GiBps", "٣GiB", "1.2.3", "--8", "1e-3MB", "16EiB", "9" * 400,
         0, -1, 0.5, float("nan"), float("inf"), True, None, [8], 2**63, 1 + 2j, b"8GiB",
     ],
 )  # fmt: skip
@@ -64,7 +65,7 @@ def test_the_error_says_what_came_and_what_to_write() -> None:
 
 
 def test_the_error_speaks_the_language_of_the_command_line() -> None:
-    with pytest.raises(InvalidSize, match="Received: --budget 0 .str.\n  Try: --budget 8GiB"):
+    with pytest.raises(InvalidSize, match=r"Received: --budget 0 \(str\)\n  Try: --budget 8GiB"):
         parse_size("0", name="--budget")
 
 
@@ -91,7 +92,5 @@ def test_fractions_round_down_to_whole_bytes(number: Decimal) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_size_or_a_clear_error(text: str) -> None:
-    try:
+    with contextlib.suppress(InvalidSize):
         assert parse_size(text) >= 1
-    except InvalidSize:
-        pass

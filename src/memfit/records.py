@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Record:
     @classmethod
     def kind(cls) -> str:
         """The name of this kind of record in JSON."""
-        return cls.__name__.lower()
+        return re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain data, with its schema and kind."""

@@ -14,7 +14,9 @@ def test_supported_versions_pass_in_silence(version: str, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(("name", "version"), [("tensorflow", "2.17.1"), ("tensorflow", "1.15.0"), ("keras", "2.15.0")])
+@pytest.mark.parametrize(
+    ("name", "version"), [("tensorflow", "2.17.1"), ("tensorflow", "1.15.0"), ("keras", "2.15.0")]
+)
 def test_older_versions_are_refused(name: str, version: str) -> None:
     with pytest.raises(UnsupportedVersion, match=f"Expected: {name} >=.*\n  Received: {name} {version}"):
         check_version(name, version)
@@ -27,7 +29,9 @@ def test_newer_versions_are_tried_with_a_warning(caplog: pytest.LogCaptureFixtur
 
 
 def test_what_is_found_says_when_it_is_outside_the_range() -> None:
-    assert describe_package("keras", "3.11.0", SUPPORTED["keras"]).warning == "version 3.11.0 is outside >=3.12"
+    assert (
+        describe_package("keras", "3.11.0", SUPPORTED["keras"]).warning == "version 3.11.0 is outside >=3.12"
+    )
     assert describe_package("keras", None, SUPPORTED["keras"]).warning == "not installed"
     assert describe_package("keras", "3.15.1", SUPPORTED["keras"]).warning is None
 

@@ -104,7 +104,7 @@ def test_version_1_inside_a_container(tmp_path: Path, own_path: str) -> None:
 
 def test_hybrid_machines_have_both(tmp_path: Path) -> None:
     root = _write(tmp_path, {
-        "proc/self/mountinfo": V1_MOUNT.format(root="/") + V2_MOUNT.format(root="/").replace("cgroup rw", "u rw"),
+        "proc/self/mountinfo": V1_MOUNT.format(root="/") + V2_MOUNT.format(root="/"),
         "proc/self/cgroup": "4:memory:/a\n0::/\n",
         "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{70 * MIB}\n",
         "sys/fs/cgroup/memory/a/memory.usage_in_bytes": f"{80 * MIB}\n",

@@ -13,6 +13,7 @@ import sys
 
 from memfit.errors import MemfitError
 from memfit.records import OutOfMemory
+from memfit.units import parse_size
 
 _EXHAUSTED = re.compile(r"\bOOM\b|memory|allocat", re.IGNORECASE)
 _OTHERS = re.compile(
@@ -25,11 +26,9 @@ _OTHERS = re.compile(
 _OTHER_TYPES = ("InternalError", "UnknownError", "AbortedError", "FailedPreconditionError")
 
 _TENSOR = re.compile(
-    r"allocating tensor with shape\s*\[([0-9,]*)\] and type (\S+) on (\S+) by allocator (\S+)"
+    r"(?:OOM when )?allocating tensor with shape\s*\[([0-9,]*)\] and type (\S+) on (\S+) by allocator (\S+)"
 )
-_BYTES = re.compile(
-    r"(?:trying to allocate|Failed to allocate(?: request for)?) ([0-9]+) ?bytes", re.IGNORECASE
-)
+_REQUEST = re.compile(r"to allocate (?:request for )?([0-9.]+ ?(?:bytes|[KMGTP]?i?B))\b", re.IGNORECASE)
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}|\[Op:([^\]]+)\]")
 _DTYPE_BYTES = {
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
@@ -57,12 +56,12 @@ def is_oom(error: BaseException) -> bool:
 def read_oom(error: BaseException) -> OutOfMemory:
     """What an out-of-memory error says: the tensor, its bytes, the device, the op."""
     text = str(getattr(error, "message", error))
-    tensor, requested, node = _TENSOR.search(text), _BYTES.search(text), _NODE.search(text)
+    tensor, request, node = _TENSOR.search(text), _REQUEST.search(text), _NODE.search(text)
     message = next((line.strip() for line in text.splitlines() if _EXHAUSTED.search(line)), text[:200])
     if tensor is None:
         return OutOfMemory(
             message or type(error).__name__,
-            requested_bytes=int(requested[1]) if requested else None,
+            requested_bytes=parse_size(request[1]) if request else None,
             op=_op_name(node),
         )
     shape = tuple(int(size) for size in tensor[1].split(",") if size)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from memfit.errors import MemfitError
+from memfit.runs.aligned import aligned_take
 
 Structure = Any  # (x, y, sample_weight), each an array, a nest of arrays, or None
 
@@ -88,7 +89,7 @@ class HostArrays:
     def gather(self, indices: np.ndarray[Any, Any]) -> Structure:
         """The samples with these indices, floats in Keras' own float type as Keras would convert them."""
         return keras.tree.map_structure(
-            lambda leaf: None if leaf is None else _as_keras_float(leaf[indices]), self.data
+            lambda leaf: None if leaf is None else aligned_take(leaf, indices, _keras_dtype(leaf)), self.data
         )
 
 
@@ -109,10 +110,8 @@ class HostBatch:
         return self.arrays.gather(self.indices[start:stop])
 
 
-def _as_keras_float(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if np.issubdtype(array.dtype, np.floating):
-        return array.astype(keras.config.floatx(), copy=False)
-    return array
+def _keras_dtype(array: np.ndarray[Any, Any]) -> Any:
+    return keras.config.floatx() if np.issubdtype(array.dtype, np.floating) else array.dtype
 
 
 def can_stay_on_host(data: Structure) -> bool:

@@ -34,6 +34,7 @@ class Guard:
         self._budget = budget
         self._ladder = Ladder(micro_batch_size)
         self._step: TwoPhaseStep | None = None
+        self._static_batches = True
         self._steps = 0
         self._micro_batches: list[MicroBatchChange] = []
         self._ooms: list[SurvivedOOM] = []
@@ -69,6 +70,7 @@ class Guard:
     def train_function(self, iterator: Iterator[Any]) -> Logs:
         """What Keras calls for each step of an epoch: fetch the batch, then train on it."""
         logs: Logs | None = None
+        self._static_batches = _has_static_batches(iterator)
         for _ in range(self.model.steps_per_execution):
             try:
                 element = next(iterator)
@@ -90,19 +92,30 @@ class Guard:
         """One step on one batch, split and tried again as often as it takes."""
         step = self._step = self._step or self._prepare(batch)
         logs = self._gather_gradients(step, batch)
+        self._commit(step, self._ladder.size_for(batch.size))
+        self._steps += 1
+        return logs
+
+    def _commit(self, step: TwoPhaseStep, micro_batch_size: int) -> None:
+        began = time.perf_counter()
         try:
-            step.commit()
+            survived = step.commit()
         except Exception as error:
             if not is_oom(error):
                 raise
             raise self._does_not_fit("the update of the weights", error) from error
-        self._steps += 1
-        return logs
+        if survived is not None:
+            size, seconds, oom = micro_batch_size, time.perf_counter() - began, read_oom(survived)
+            self._ooms.append(SurvivedOOM(self._steps, "commit", size, size, seconds, oom))
+            self._tell(
+                f"The update of step {self._steps + 1} ran out of memory ({oom.message}) and was taken back. "
+                "Going on with the old weights copied to the host before each update."
+            )
 
     def _prepare(self, batch: Batch) -> TwoPhaseStep:
         try:
             keras_internals.build_everything(self.model, batch.part(0, min(batch.size, 2)))
-            return TwoPhaseStep(self.model)
+            return TwoPhaseStep(self.model, weigh_outputs_by_samples=self._static_batches)
         except Exception as error:
             if not is_oom(error):
                 raise
@@ -112,11 +125,6 @@ class Guard:
         """Phase one, on smaller and smaller micro-batches until it goes through."""
         while True:
             micro_batch_size = self._ladder.size_for(batch.size)
-            if micro_batch_size < batch.size and step.why_not_split is not None:
-                raise CannotGuard(
-                    f"a batch of {batch.size} would have to be split, but {step.why_not_split}",
-                    suggestion=f"batch_size={micro_batch_size}",
-                )
             began = time.perf_counter()
             try:
                 logs = self._try_gradients(step, batch, micro_batch_size)
@@ -129,10 +137,12 @@ class Guard:
             return logs
 
     def _try_gradients(self, step: TwoPhaseStep, batch: Batch, micro_batch_size: int) -> Logs:
-        step.reset(batch.size)
+        step.begin(batch.size)
         logs: Logs = {}
         for part in parts(batch, micro_batch_size):
+            _check_splittable(step, batch.size, micro_batch_size)
             logs = step.add_gradients(part)
+        _check_splittable(step, batch.size, micro_batch_size)  # tracing may have found an obstacle
         return logs
 
     def _step_down(self, step: TwoPhaseStep, batch: Batch, error: Exception, *, seconds: float) -> None:
@@ -186,6 +196,14 @@ class Guard:
         )
 
 
+def _check_splittable(step: TwoPhaseStep, batch_size: int, micro_batch_size: int) -> None:
+    if micro_batch_size < batch_size and step.why_not_split is not None:
+        raise CannotGuard(
+            f"a batch of {batch_size} would have to be split, but {step.why_not_split}",
+            suggestion=f"batch_size={micro_batch_size}",
+        )
+
+
 def _check_guardable(model: Any) -> None:
     if not getattr(model, "compiled", False):
         raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
@@ -198,6 +216,12 @@ def _check_guardable(model: Any) -> None:
             raise CannotGuard(
                 f"{type(model).__name__} has its own {name}", suggestion="model.fit(...)  # unguarded"
             )
+
+
+def _has_static_batches(iterator: Any) -> bool:
+    """Whether the data pipeline knows the size of its batches: plain Keras weighs some metrics by it."""
+    specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
+    return all(spec is None or spec.shape.rank is None or spec.shape[0] is not None for spec in specs)
 
 
 def _reset_peak() -> None:

@@ -39,8 +39,15 @@ def backing_variable(variable: Any) -> Any:
 
 
 def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
-    """Create all variables of model, loss, metrics and optimizer from the shapes of a batch."""
-    model._symbolic_build(data_batch=batch)
+    """Create all variables of model, loss, metrics and optimizer from the shapes of a batch.
+
+    The batch dimension stays open: a model that is built now must take batches of every size later.
+    """
+
+    def symbolic(leaf: Any) -> Any:
+        return None if leaf is None else keras.KerasTensor((None, *leaf.shape[1:]), leaf.dtype)
+
+    model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
 
 
 def loss_tracker(model: Any) -> Any:
@@ -51,6 +58,17 @@ def loss_tracker(model: Any) -> Any:
 def compiled_loss(model: Any) -> Any:
     """The object that adds up the losses of all outputs, or None without a compiled loss."""
     return model._compile_loss
+
+
+def output_trackers(model: Any) -> list[Any]:
+    """The metrics that average the loss of each output; empty with one output."""
+    compiled = compiled_loss(model)
+    return [] if compiled is None else list(compiled.metrics)
+
+
+def all_layers(model: Any) -> list[Any]:
+    """Every layer of a model, nested ones too."""
+    return list(model._flatten_layers(include_self=False))
 
 
 def output_losses(model: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import keras
+import tensorflow as tf
 
 from memfit.runs import keras_internals
 
@@ -35,18 +36,35 @@ def why_not_split(model: Any) -> str | None:
         return f"its losses cannot be added up over parts of a batch (reductions: {', '.join(reductions)})"
     if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
         return "its inputs have a fixed batch size"
-    if any(getattr(layer, "stateful", False) for layer in all_layers(model)):
+    if any(getattr(layer, "stateful", False) for layer in keras_internals.all_layers(model)):
         return "a layer carries state from one batch to the next"
     return None
-
-
-def all_layers(model: Any) -> list[Any]:
-    """Every layer of a model, nested ones too."""
-    return list(model._flatten_layers(include_self=False))
 
 
 def sees_the_batch(model: Any) -> bool:
     """Whether a layer computes statistics over the batch, which then come from micro-batches."""
     return any(
-        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in all_layers(model)
+        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        for layer in keras_internals.all_layers(model)
     )
+
+
+class Part:
+    """How much of the whole batch one micro-batch is; scalars, eager or in the graph."""
+
+    def __init__(self, kind: ShareKind | None, samples: Any, batch_size: Any) -> None:
+        self.samples = samples
+        self._kind = kind
+        self._batch_size = batch_size
+
+    def of_data(self, loss: Any) -> Any:
+        """A data loss as its part of the batch's."""
+        return loss if self._kind == "sum" else self.of_batch(loss)
+
+    def of_batch(self, value: Any) -> Any:
+        """A value of the batch as a whole, spread by samples."""
+        return value * (tf.cast(self.samples, value.dtype) / tf.cast(self._batch_size, value.dtype))
+
+    def whole(self, part: Any) -> Any:
+        """The value whose mean, weighted by samples, makes the batch's loss again."""
+        return part * (tf.cast(self._batch_size, part.dtype) / tf.cast(self.samples, part.dtype))

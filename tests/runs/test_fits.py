@@ -1,0 +1,373 @@
+"""`memfit.fit` against plain Keras: the same weights, to the bit where nothing is split, else to 1e-12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+
+pytestmark = pytest.mark.real
+
+
+def _dense(**compile_arguments: Any) -> Any:
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([
+        keras.Input((6,)),
+        layers.Dense(8, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)),
+        layers.Dense(3, activation="softmax", bias_regularizer="l1"),
+    ])  # fmt: skip
+    arguments: dict[str, Any] = {
+        "optimizer": keras.optimizers.Adam(0.01),
+        "loss": keras.losses.SparseCategoricalCrossentropy(),
+        "metrics": ["accuracy"],
+        "weighted_metrics": [keras.metrics.SparseCategoricalCrossentropy(name="weighted")],
+        "jit_compile": False,
+    }
+    model.compile(**{**arguments, **compile_arguments})
+    return model
+
+
+def _arrays(count: int = 53) -> tuple[Any, Any, Any]:
+    import numpy as np
+
+    random = np.random.default_rng(5)
+    return random.normal(size=(count, 6)), random.integers(0, 3, count), random.random(count) + 0.1
+
+
+def _compare(
+    make: Any, arguments: dict[str, Any], *, micro_batch_size: int | None, ours: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Train plain and guarded; `ours` replaces the arguments where data can be read only once."""
+    import keras
+
+    import memfit
+    from runs.training import difference, variables
+
+    keras.utils.set_random_seed(11)
+    plain = make()
+    plain_history = plain.fit(**{**arguments, "verbose": 0}).history
+    keras.utils.set_random_seed(11)
+    guarded = make()
+    history = memfit.fit(guarded, micro_batch_size=micro_batch_size, **{**(ours or arguments), "verbose": 0})
+    logs = [
+        abs(a - b) / max(1e-9, abs(b))
+        for name, values in plain_history.items()
+        for a, b in zip(history.history[name], values, strict=True)
+    ]
+    return {
+        "difference": difference(variables(guarded), variables(plain)),
+        "logs": max(logs),
+        "names": sorted(plain_history) == sorted(history.history),
+        "moved": max(history.history["loss"]) - min(history.history["loss"]),
+        "run": history.run.to_dict(),
+    }
+
+
+def _cases() -> dict[str, Any]:
+    """Many models and feeds in one process, each split into parts of 5 and not split at all."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from runs.training import prepare
+
+    prepare(floatx="float64")
+    x, y, w = _arrays()
+    losses = keras.losses
+    base: dict[str, Any] = {"x": x, "y": y, "batch_size": 16, "epochs": 3, "verbose": 0}
+
+    def dataset() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y, w)).batch(16)
+
+    def batches() -> Any:
+        for _ in range(3):
+            for start in range(0, 53, 16):
+                yield x[start : start + 16], y[start : start + 16]
+
+    def two_outputs() -> Any:
+        keras.utils.set_random_seed(3)
+        first, second = keras.Input((6,), name="first"), keras.Input((6,), name="second")
+        joined = keras.layers.Concatenate()([first, second])
+        outputs = {"sum": keras.layers.Dense(1)(joined), "part": keras.layers.Dense(2)(joined)}
+        model = keras.Model({"first": first, "second": second}, outputs)
+        model.compile(
+            "sgd", {"sum": "mse", "part": "mae"}, loss_weights={"sum": 0.3, "part": 2.0}, jit_compile=False
+        )
+        return model
+
+    def deferred() -> Any:
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(4, activation="relu"), keras.layers.Dense(3)])
+        model.compile("adam", losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        return model
+
+    def embedding() -> Any:
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([
+            keras.Input((6,), dtype="int32"),
+            keras.layers.Embedding(50, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ])  # fmt: skip
+        model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+
+    double = {"first": x, "second": x[:, ::-1].copy()}
+    targets = {"sum": x.sum(axis=1, keepdims=True), "part": x[:, :2]}
+    cases: dict[str, tuple[Any, dict[str, Any]]] = {
+        "arrays, shuffled": (_dense, base),
+        "arrays, in order": (_dense, {**base, "shuffle": False}),
+        "sample weights": (_dense, {**base, "sample_weight": w}),
+        "class weights": (_dense, {**base, "class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}),
+        "validation split": (_dense, {**base, "validation_split": 0.2}),
+        "validation data": (_dense, {**base, "validation_data": (x[:9], y[:9])}),
+        "sum": (lambda: _dense(loss=losses.SparseCategoricalCrossentropy(reduction="sum")), base),
+        "dataset": (_dense, {"x": dataset(), "epochs": 3, "verbose": 0}),
+        "steps per epoch": (
+            _dense,
+            {"x": dataset().repeat(), "epochs": 2, "steps_per_epoch": 5, "verbose": 0},
+        ),
+        "steps per execution": (lambda: _dense(steps_per_execution=2), base),
+        "eager": (lambda: _dense(run_eagerly=True), base),
+        "clipping, decay, EMA": (
+            lambda: _dense(optimizer=keras.optimizers.AdamW(0.01, global_clipnorm=0.5, use_ema=True)),
+            base,
+        ),
+        "schedule": (
+            lambda: _dense(
+                optimizer=keras.optimizers.SGD(
+                    keras.optimizers.schedules.PiecewiseConstantDecay([3, 7], [0.1, 0.03, 0.2]), momentum=0.9
+                )
+            ),
+            base,
+        ),
+        "inputs and outputs by name": (two_outputs, {**base, "x": double, "y": targets}),
+        "not built yet": (deferred, base),
+        "embedding": (embedding, {**base, "x": np.abs(x * 10).astype("int32") % 50}),
+    }
+    results = {
+        name: [_compare(make, arguments, micro_batch_size=size) for size in (None, 5)]
+        for name, (make, arguments) in cases.items()
+    }
+    for size in (None, 5):
+        # Where a generator just ends, plain Keras counts one step too many: it runs into the end.
+        plain, ours = (
+            {"x": batches(), "epochs": 3, "steps_per_epoch": 4, "shuffle": False} for _ in range(2)
+        )
+        results.setdefault("generator", []).append(_compare(_dense, plain, micro_batch_size=size, ours=ours))
+    return results
+
+
+def test_split_or_not_the_weights_are_those_of_plain_keras() -> None:
+    cases = run_limited(_cases, "2GiB")
+    wrong = {
+        name: (result["difference"], result["logs"])
+        for name, results in cases.items()
+        for result in results
+        if result["difference"] > 1e-12 or result["logs"] > 1e-9 or not result["names"]
+    }
+    assert not wrong
+    for name, results in cases.items():
+        assert results[0]["moved"] > 1e-3, f"{name} did not train"
+        if len(results) > 1:
+            assert results[1]["run"]["micro_batches"] == [{"step": 0, "micro_batch_size": 5}]
+            assert results[0]["run"]["micro_batches"][0]["micro_batch_size"] == 16
+
+
+def _convolutional(filters: int = 24) -> Any:
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([
+        keras.Input((32, 32, 3)),
+        layers.Conv2D(filters, 3, padding="same", activation="relu"),
+        layers.BatchNormalization(),
+        layers.Conv2D(filters, 3, padding="same", activation="relu"),
+        layers.Dropout(0.3),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(4, activation="softmax"),
+    ])  # fmt: skip
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+def _train_convolutional(micro_batch_size: int | None) -> dict[str, Any]:
+    import logging
+
+    import numpy as np
+
+    import memfit
+    from runs.training import digest, prepare
+
+    prepare(floatx="float32", deterministic=True)
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("memfit").addHandler(handler)
+    random = np.random.default_rng(0)
+    x, y = random.random((80, 32, 32, 3), "float32"), random.integers(0, 4, 80)
+    model = _convolutional()
+    before = (model.train_function, "make_train_function" in vars(model))
+    history = memfit.fit(model, x, y, batch_size=64, epochs=2, verbose=0, micro_batch_size=micro_batch_size)
+    after = (model.train_function, "make_train_function" in vars(model))
+    return {
+        "digest": digest(model),
+        "run": history.run.to_dict(),
+        "loss": history.history["loss"],
+        "untouched": before == after,
+        "messages": messages,
+    }
+
+
+def test_a_real_oom_costs_nothing_but_time() -> None:
+    limited = run_limited(_train_convolutional, "64MiB", micro_batch_size=None)
+    run = limited["run"]
+    assert run["ooms"], "the limit did not bite"
+    assert run["peak_bytes"] <= 64 * 2**20
+    size = run["micro_batches"][-1]["micro_batch_size"]
+    assert [change["step"] for change in run["micro_batches"]] == [0], "all of it must go into the first step"
+    reference = run_limited(_train_convolutional, "2GiB", micro_batch_size=size)
+    assert reference["run"]["ooms"] == []
+    # BatchNorm statistics, the dropout seed, metrics, slots and the step counter too, to the bit.
+    assert limited["digest"] == reference["digest"]
+    assert limited["loss"] == reference["loss"]
+    assert limited["untouched"] is True
+    assert any("ran out of memory at micro-batch 64" in message for message in limited["messages"])
+    assert sum("BatchNormalization" in message for message in limited["messages"]) == 1
+    assert run["ooms"][0]["error"]["requested_bytes"] > 0
+
+
+def _does_not_fit() -> dict[str, Any]:
+    import numpy as np
+
+    import memfit
+    from runs.training import digest, prepare
+
+    prepare(floatx="float32")
+    model = _convolutional(filters=512)
+    x, y = np.zeros((1, 32, 32, 3), "float32"), np.zeros(1, "int64")
+    before = digest(model)
+    try:
+        memfit.fit(model, x, y, batch_size=1, verbose=0)
+    except memfit.errors.DoesNotFit as error:
+        return {
+            "error": str(error),
+            "unchanged": before == digest(model)[: len(before)],
+            "limit": error.limit_bytes,
+        }
+    return {}
+
+
+def test_what_fits_in_no_way_is_said_and_changes_nothing() -> None:
+    seen = run_limited(_does_not_fit, "45MiB")
+    assert "does not fit: the limit is 45.0 MiB." in seen["error"]
+    assert seen["limit"] == 45 * 2**20
+
+
+def _heavy_weights() -> dict[str, Any]:
+    """Weights of 16 MiB, so that the commit itself has too little room for copies of everything."""
+    import keras
+    import numpy as np
+
+    import memfit
+    from runs.training import digest, prepare
+
+    prepare(floatx="float32", deterministic=True)
+    model = keras.Sequential([keras.Input((2048,)), keras.layers.Dense(2048), keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    x = np.random.default_rng(0).random((8, 2048), "float32")
+    history = memfit.fit(model, x, x[:, :1], batch_size=4, epochs=2, verbose=0)
+    return {"digest": digest(model), "phases": [oom.phase for oom in history.run.ooms]}
+
+
+def test_a_commit_that_runs_out_goes_back_and_finds_another_way() -> None:
+    tight = run_limited(_heavy_weights, "136MiB")
+    roomy = run_limited(_heavy_weights, "2GiB")
+    assert (tight["phases"], roomy["phases"]) == (["commit"], [])
+    assert tight["digest"] == roomy["digest"]
+
+
+def _refusals() -> dict[str, str]:
+    import keras
+    import numpy as np
+
+    import memfit
+    from runs.training import digest, prepare
+
+    prepare()
+    x, y, _ = _arrays()
+    seen: dict[str, str] = {}
+
+    def refused(name: str, model: Any, **arguments: Any) -> None:
+        before = [value.tobytes() for value in model.get_weights()]
+        try:
+            memfit.fit(model, **{"x": x, "y": y, "verbose": 0, "batch_size": 16, **arguments})
+        except Exception as error:  # noqa: BLE001 - the test judges what came
+            seen[name] = f"{type(error).__name__}: {error}"
+        else:
+            seen[name] = "trained"
+        if before != [value.tobytes() for value in model.get_weights()]:
+            seen[name] += " AND THE MODEL HAS CHANGED"
+
+    class OwnStep(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    own = OwnStep([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
+    own.compile("sgd", "sparse_categorical_crossentropy")
+    refused("own train_step", own)
+    refused("not compiled", keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)]))
+    masked = keras.Sequential([
+        keras.Input((6,), dtype="int32"), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3),
+    ])  # fmt: skip
+    masked.compile("sgd", "mse")
+    ones = np.ones((53, 6, 3))
+    refused("mask", masked, x=np.ones((53, 6), "int32"), y=ones, micro_batch_size=4)
+    activity = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer="l2")])
+    activity.compile("sgd", "mse")
+    refused("added loss", activity, y=ones[:, 0], micro_batch_size=4)
+    fixed = keras.Sequential([keras.Input(batch_shape=(16, 6)), keras.layers.Dense(3)])
+    fixed.compile("sgd", "mse")
+    refused("fixed batch", fixed, x=x[:48], y=ones[:48, 0], micro_batch_size=4)
+    refused("micro batch of nothing", _dense(), micro_batch_size=0)
+    refused("micro batch of half", _dense(), micro_batch_size=0.5)
+    refused("budget", _dense(), budget="8gigs")
+    refused("lengths", _dense(), y=y[:-1])
+    refused("no data", _dense(), x=x[:0], y=y[:0])
+
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise RuntimeError("from a callback")
+
+    model = _dense()
+    try:
+        memfit.fit(model, x, y, batch_size=16, verbose=0, callbacks=[Fails()])
+    except RuntimeError as error:
+        attached = "make_train_function" in vars(model)
+        seen["callback"] = f"{error}; iterations {int(model.optimizer.iterations)}; attached {attached}"
+    model.fit(x, y, batch_size=16, verbose=0)
+    seen["plain afterwards"] = f"iterations {int(model.optimizer.iterations)}; {len(digest(model))} variables"
+    return seen
+
+
+def test_bad_input_is_refused_and_nothing_changes() -> None:
+    seen = run_limited(_refusals, "2GiB")
+    assert "OwnStep has its own train_step" in seen["own train_step"]
+    assert "the model is not compiled" in seen["not compiled"]
+    assert "an output carries a mask" in seen["mask"]
+    assert "a layer adds a loss of its own" in seen["added loss"]
+    assert "its inputs have a fixed batch size" in seen["fixed batch"]
+    assert "Received: micro_batch_size=0 (int)" in seen["micro batch of nothing"]
+    assert "Received: micro_batch_size=0.5 (float)" in seen["micro batch of half"]
+    assert 'Received: budget="8gigs" (str)' in seen["budget"]
+    assert seen["lengths"].startswith("ValueError")
+    assert "trained" not in seen["no data"]
+    assert "HAS CHANGED" not in str(seen)
+    assert seen["callback"] == "from a callback; iterations 1; attached False"
+    assert seen["plain afterwards"].startswith("iterations 5;")

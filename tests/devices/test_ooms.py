@@ -70,7 +70,7 @@ FORMS: list[tuple[str, str, bool]] = [
      "Dst tensor is not initialized.", True),
     ("InternalError", "RET_CHECK failure", False),
     ("InternalError", "Failed to call ThenRnnForward with model config", False),
-    ("UnknownError", "Failed to get convolution algorithm, probably because cuDNN failed to initialize", True),
+    ("UnknownError", "Failed to get convolution algorithm: cuDNN failed to initialize", True),
     ("UnknownError", "CUDNN_STATUS_EXECUTION_FAILED", False),
     ("InternalError", "CUBLAS_STATUS_ALLOC_FAILED", True),
     ("InternalError", "failed to create cublas handle: cublas error", True),

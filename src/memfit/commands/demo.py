@@ -10,7 +10,7 @@ from memfit.commands.options import json_option, output_option, quiet_option, sh
 
 
 @click.command(epilog="Example: memfit demo --budget 128MiB --epochs 6")
-@click.option("--budget", metavar="SIZE", help="The memory to train in.  [default: 192MiB]")
+@click.option("--budget", metavar="SIZE", help="The memory to train in.  [default: 152MiB]")
 @click.option(
     "--epochs", type=click.IntRange(1, 100), default=4, show_default=True, help="How long to train."
 )

@@ -54,11 +54,10 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        _forget_output()
-        return 128 + signal.SIGPIPE
     except OSError as error:
         _forget_output()
+        if isinstance(error, BrokenPipeError):
+            return 1
         click.echo(f"CannotWrite: cannot write standard output: {error.strerror}.", err=True)
         click.echo("  Try: send it to a file on a disk with room", err=True)
         return 1

@@ -11,7 +11,7 @@ from memfit.devices import host_memory, run_in_child
 from memfit.errors import DoesNotFit
 from memfit.records import Demo, DemoRow
 
-BUDGET_BYTES = 192 * 2**20
+BUDGET_BYTES = 152 * 2**20
 IMAGES = 256
 BATCH_SIZE = 64
 EPOCHS = 4

@@ -47,7 +47,7 @@ def train_guarded(name: str, images: int, batch_size: int, epochs: int, emit: Em
 
 
 def _arguments(epochs: int, history: _Losses) -> dict[str, Any]:
-    return {"epochs": epochs, "verbose": 0, "callbacks": [history.callback()]}
+    return {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": [history.callback()]}
 
 
 def _build() -> Any:
@@ -69,7 +69,9 @@ def _build() -> Any:
 def _feed(images: int, batch_size: int) -> Any:
     """One batch at a time from the host, its own target: no row has the whole set on the device."""
     tensorflow = load_tensorflow()
-    pixels = draw_images(images, IMAGE_SIZE)
+    from memfit.runs.aligned import aligned_copy
+
+    pixels = aligned_copy(draw_images(images, IMAGE_SIZE))
     batches = [pixels[start : start + batch_size] for start in range(0, images, batch_size)]
     signature = tensorflow.TensorSpec((None, *pixels.shape[1:]), tensorflow.float32)
     feed = tensorflow.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)

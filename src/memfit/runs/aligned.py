@@ -1,8 +1,8 @@
-"""Arrays on the host that TensorFlow takes as they are.
+"""Arrays on the host that TensorFlow takes as they are, without a copy in the device's pool.
 
-TensorFlow uses a NumPy array in place when its address is a multiple of 64, and copies it into the
-device's pool otherwise. On a CPU such a copy costs memory twice, and where the pool is exhausted it ends
-the process with a segmentation fault instead of an exception.
+`tf.constant` and `tf.convert_to_tensor` copy a NumPy array into the pool, and where the pool is exhausted
+that copy ends the process with a segmentation fault instead of an exception. DLPack hands over the array
+itself; TensorFlow's kernels want it to begin at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 Array = np.ndarray[Any, Any]
 
@@ -41,3 +42,15 @@ def aligned_take(array: Array, indices: Array, dtype: Any) -> Array:
     else:
         np.copyto(rows, array[indices], casting="same_kind")
     return rows
+
+
+def as_tensor(value: Any) -> Any:
+    """A tensor that uses the memory of an array; what is no array is converted as usual.
+
+    The array must not be changed as long as the tensor lives.
+    """
+    if not isinstance(value, np.ndarray):
+        return tf.convert_to_tensor(value)
+    if value.ctypes.data % _ALIGNMENT or not value.flags.c_contiguous or not value.flags.writeable:
+        value = aligned_copy(value)
+    return tf.experimental.dlpack.from_dlpack(value.__dlpack__())

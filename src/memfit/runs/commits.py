@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from memfit.devices import is_oom
 from memfit.runs.accumulators import Accumulators, Slices
-from memfit.runs.aligned import aligned_copy
+from memfit.runs.aligned import aligned_copy, as_tensor
 from memfit.runs.keras_internals import backing_variable
 from memfit.runs.stages import Stage, distinct
 
@@ -55,7 +55,7 @@ class Commit:
     def _change_or_go_back(self, slices: Slices) -> None:
         before = self._refer()
         if self._on_host:
-            before = [aligned_copy(value.numpy()) for value in before]
+            before = [as_tensor(aligned_copy(value.numpy())) for value in before]
         self._apply = self._apply or tf.function(self._write, input_signature=[_open_specs(slices)])
         try:
             self._apply(slices)

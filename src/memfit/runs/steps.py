@@ -11,10 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from memfit.runs import keras_internals
 from memfit.runs.accumulators import Accumulators, Slices
+from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Structure
 from memfit.runs.commits import Commit
 from memfit.runs.keras_internals import overridden
@@ -52,13 +54,13 @@ class TwoPhaseStep:
 
     def begin(self, batch_size: int) -> None:
         """Begin a step: nothing accumulated, a stage that holds what the model holds."""
-        self._batch_size.assign(batch_size)
+        self._batch_size.assign(as_tensor(np.array(batch_size, np.int32)))
         self._accumulators.clear()
         self._load_stage()
 
     def add_gradients(self, data: Structure) -> Logs:
         """Run the model's train step on one micro-batch; returns the logs as of this micro-batch."""
-        leaves = [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(data) if leaf is not None]
+        leaves = [as_tensor(leaf) for leaf in keras.tree.flatten(data) if leaf is not None]
         logs, slices = self._function_for(data, leaves)(leaves)
         self._accumulators.keep(slices)
         return dict(logs)

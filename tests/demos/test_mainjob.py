@@ -1,0 +1,95 @@
+"""The demo for real, once, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from limited import run_limited
+from memfit.demos import BATCH_SIZE, BUDGET_BYTES, IMAGES
+from memfit.demos.rows import train_plain
+from memfit.devices import run_in_child
+from memfit.records import Demo
+
+pytestmark = pytest.mark.real
+
+
+def test_plain_runs_out_memfit_trains_and_the_curves_agree() -> None:
+    command = [sys.executable, "-m", "memfit", "demo", "--json", "--epochs", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    data: dict[str, Any] = json.loads(result.stdout)
+    demo = Demo.from_dict(data)
+    assert list(data)[:5] == ["schema", "kind", "budget_bytes", "batch_size", "rows"]
+    plain, ours, unlimited = demo.rows
+    assert [row.name for row in demo.rows] == ["plain", "memfit", "unlimited"]
+    assert (plain.oom, ours.oom, unlimited.oom) == (True, False, False)
+    assert plain.error is not None
+    assert plain.error.shape is not None
+    # One batch or a tensor made from it: the step, not the data set.
+    assert plain.error.shape[0] == BATCH_SIZE
+    assert ours.peak_bytes <= demo.budget_bytes < unlimited.peak_bytes
+    assert ours.micro_batch_size < BATCH_SIZE == unlimited.micro_batch_size
+    assert ours.ooms_survived >= 1
+    assert len(ours.loss) == len(unlimited.loss) == 2
+    for mine, theirs in zip(ours.loss, unlimited.loss, strict=True):
+        assert abs(mine - theirs) <= 1e-4 * theirs
+
+
+def test_plain_runs_out_even_a_tenth_above_the_budget() -> None:
+    """Graph-mode peaks move by several per cent: the budget must be clear of them."""
+    from memfit.demos.mainjob import _ENVIRONMENT
+
+    job = {"name": "plain", "images": IMAGES, "batch_size": BATCH_SIZE, "epochs": 1}
+    row = run_in_child(train_plain, job, limit_bytes=BUDGET_BYTES * 11 // 10, environment=_ENVIRONMENT)
+    assert row["oom"] is True
+
+
+def test_a_budget_that_nothing_fits_in() -> None:
+    command = [sys.executable, "-m", "memfit", "demo", "--json", "--budget", "2MiB"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr.startswith("DoesNotFit: ")
+    assert "Try: memfit demo" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+def test_ctrl_c_in_the_middle_leaves_no_process(number: signal.Signals, code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memfit", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not (children := psutil.Process(process.pid).children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (code, "")
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def _doctor() -> dict[str, Any]:
+    from memfit.api import examine
+
+    return examine().to_dict()
+
+
+def test_doctor_under_a_limit() -> None:
+    found = run_limited(_doctor, "300MiB")
+    assert found["allocator"] == "BFC on the CPU, limit 300 MiB"
+    assert found["budget"] == {
+        "budget_bytes": 300 * 2**20, "source": "limit", "limit_bytes": 300 * 2**20, "reserve_bytes": 0,
+    }  # fmt: skip
+    assert found["devices"] == ["/device:CPU:0"]
+    assert found["warnings"] == []
+    assert os.cpu_count()

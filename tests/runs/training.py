@@ -17,15 +17,19 @@ def prepare(*, floatx: str = "float64", deterministic: bool = False) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def variables(model: Any) -> list[Any]:
-    """Every variable of model, optimizer and metrics, as arrays."""
-    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+def variables(model: Any, *, metrics: bool = True) -> list[Any]:
+    """Every variable of model and optimizer, and of its metrics if wanted, as arrays."""
+    every = [*model.variables, *model.optimizer.variables]
+    of_metrics = {id(variable) for variable in model.metrics_variables}
+    every = [variable for variable in every if id(variable) not in of_metrics]
+    if metrics:
+        every += model.metrics_variables
     return [variable.numpy() for variable in every]
 
 
-def digest(model: Any) -> list[str]:
+def digest(model: Any, *, metrics: bool = True) -> list[str]:
     """One hash for each variable: equal only when every bit is."""
-    return [hashlib.sha256(value.tobytes()).hexdigest()[:16] for value in variables(model)]
+    return [hashlib.sha256(value.tobytes()).hexdigest()[:16] for value in variables(model, metrics=metrics)]
 
 
 def difference(first: list[Any], second: list[Any]) -> float:

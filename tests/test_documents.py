@@ -1,0 +1,89 @@
+"""Every command and every example in the documents is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limited import QUIET
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(language: str) -> list[Any]:
+    return [
+        pytest.param(text, id=f"{path.name}-{number}")
+        for path in DOCUMENTS
+        for number, (found, text) in enumerate(BLOCK.findall(path.read_text()))
+        if found == language
+    ]
+
+
+def _commands() -> list[str]:
+    lines = [line for block in _blocks("sh") for line in block.values[0].splitlines() if line]
+    return sorted(set(lines))
+
+
+def test_only_languages_that_are_run_are_used() -> None:
+    for path in DOCUMENTS:
+        assert {language for language, _ in BLOCK.findall(path.read_text())} <= {"sh", "python"}
+
+
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("make ")])
+def test_make_targets_exist_and_do_what_is_said(command: str) -> None:
+    """Run dry: `make test` is what runs this, and what `make demo` calls is run by the demo's own test."""
+    result = subprocess.run(
+        [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    expected = {
+        "make demo": "memfit demo",
+        "make test": "pytest",
+        "make check": "mypy",
+        "make unit": "not real",
+    }
+    assert expected.get(command, "awk") in result.stdout
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("memfit ")])
+def test_memfit_commands(command: str) -> None:
+    if command.startswith("memfit demo"):
+        pytest.skip("run by tests/demos/test_mainjob.py with fewer epochs")
+    subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, check=True)
+
+
+def test_there_are_no_other_commands() -> None:
+    assert all(line.startswith(("make ", "memfit ")) for line in _commands())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("code", _blocks("python"))
+def test_examples(code: str) -> None:
+    if "run_limited(function" in code:
+        pytest.skip("shows a signature")
+    import os
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **QUIET}, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_the_example_in_the_readme_has_ten_lines() -> None:
+    (block,) = [
+        text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == "python"
+    ]
+    assert len([line for line in block.splitlines() if line]) <= 10

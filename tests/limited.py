@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from memfit.devices import run_in_child
 from memfit.units import parse_size
+
+# Warnings are errors in children too, where they come from memfit's own modules.
+warnings.filterwarnings("error", module=r"memfit\b")
 
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",

@@ -100,6 +100,12 @@ def _cases() -> dict[str, Any]:
         )
         return model
 
+    def frozen() -> Any:
+        model = _dense()
+        model.layers[0].trainable = False
+        model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+
     def deferred() -> Any:
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.layers.Dense(4, activation="relu"), keras.layers.Dense(3)])
@@ -146,6 +152,17 @@ def _cases() -> dict[str, Any]:
             ),
             base,
         ),
+        "XLA": (lambda: _dense(jit_compile=True), base),
+        "frozen layer": (frozen, base),
+        "accumulating optimizer": (
+            lambda: _dense(optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)),
+            base,
+        ),
+        "weights that are not given": (
+            lambda: _dense(loss=losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")),
+            base,
+        ),
+        "tensors": (_dense, {**base, "x": tf.constant(x), "y": tf.constant(y)}),
         "inputs and outputs by name": (two_outputs, {**base, "x": double, "y": targets}),
         "not built yet": (deferred, base),
         "embedding": (embedding, {**base, "x": np.abs(x * 10).astype("int32") % 50}),
@@ -336,6 +353,9 @@ def _refusals() -> dict[str, str]:
     fixed = keras.Sequential([keras.Input(batch_shape=(16, 6)), keras.layers.Dense(3)])
     fixed.compile("sgd", "mse")
     refused("fixed batch", fixed, x=x[:48], y=ones[:48, 0], micro_batch_size=4)
+    refused("one number", _dense(loss=lambda y, p: keras.ops.mean(p)), micro_batch_size=4)
+    by_weight = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
+    refused("weights", _dense(loss=by_weight), sample_weight=x[:, 0] ** 2, micro_batch_size=4)
     refused("micro batch of nothing", _dense(), micro_batch_size=0)
     refused("micro batch of half", _dense(), micro_batch_size=0.5)
     refused("budget", _dense(), budget="8gigs")
@@ -364,6 +384,8 @@ def test_bad_input_is_refused_and_nothing_changes() -> None:
     assert "an output carries a mask" in seen["mask"]
     assert "a layer adds a loss of its own" in seen["added loss"]
     assert "its inputs have a fixed batch size" in seen["fixed batch"]
+    assert "is one number for the whole batch" in seen["one number"]
+    assert "its loss averages over sample weights" in seen["weights"]
     assert "Received: micro_batch_size=0 (int)" in seen["micro batch of nothing"]
     assert "Received: micro_batch_size=0.5 (float)" in seen["micro batch of half"]
     assert 'Received: budget="8gigs" (str)' in seen["budget"]

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 from memfit.devices.frameworks import tensorflow_is_loaded
 from memfit.devices.hosts import check_fits_machine, host_memory
 from memfit.devices.limits import first_device, limit_in_force, pool_bytes
-from memfit.records import Budget, HostMemory
+from memfit.records import Budget, BudgetSource, HostMemory
 from memfit.units import parse_size
 
 _GIBIBYTE = 2**30
@@ -21,13 +21,15 @@ def find_budget(size: str | SupportsIndex | None = None, *, name: str = "budget"
     its cgroup, whichever is smaller) less `reserve_bytes`.
     """
     limit_bytes = limit_in_force()
+    on_gpu = tensorflow_is_loaded() and first_device() == "GPU:0"
     if size is not None:
         given = parse_size(size, name=name)
-        check_fits_machine(given, name=name)
+        if not on_gpu:
+            check_fits_machine(given, name=name)
         return Budget(min(given, limit_bytes or given), "given", limit_bytes)
     if limit_bytes is not None:
         return Budget(limit_bytes, "limit", limit_bytes)
-    if tensorflow_is_loaded() and first_device() == "GPU:0" and (pool := pool_bytes("GPU:0")):
+    if on_gpu and (pool := pool_bytes("GPU:0")):
         return Budget(pool, "gpu", None)
     return budget_of_host(host_memory(), tensorflow_loaded=tensorflow_is_loaded())
 
@@ -36,8 +38,8 @@ def budget_of_host(host: HostMemory, *, tensorflow_loaded: bool) -> Budget:
     """The default on a CPU without a limit: the available RAM less a reserve."""
     available = host.usable_available_bytes
     reserve = reserve_bytes(available, tensorflow_loaded=tensorflow_loaded)
-    source = "machine" if available == host.available_bytes else "cgroup"
-    return Budget(available - reserve, "machine" if source == "machine" else "cgroup", None, reserve)
+    source: BudgetSource = "machine" if available == host.available_bytes else "cgroup"
+    return Budget(available - reserve, source, None, reserve)
 
 
 def reserve_bytes(available_bytes: int, *, tensorflow_loaded: bool) -> int:

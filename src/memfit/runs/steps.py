@@ -129,7 +129,7 @@ class TwoPhaseStep:
 
         def compute_loss(x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:
             del x, training
-            self._look_for_obstacles(y_pred)
+            self._look_for_obstacles(y_pred, sample_weight)
             losses = []
             if (compiled := keras_internals.compiled_loss(self.model)) is not None:
                 losses.append(part.of_data(compiled(y, y_pred, sample_weight)))
@@ -142,6 +142,7 @@ class TwoPhaseStep:
             overridden(self.model, "compute_loss", compute_loss),
             self._track_total(keras_internals.loss_tracker(self.model), part),
             *(self._track_output(metric, part) for metric in keras_internals.output_trackers(self.model)),
+            *(self._watch_loss(loss) for loss in keras_internals.output_losses(self.model)),
         ]
 
     def _track_total(self, metric: Any, part: Part) -> Any:
@@ -165,13 +166,30 @@ class TwoPhaseStep:
 
         return overridden(metric, "update_state", track)
 
-    def _look_for_obstacles(self, y_pred: Any) -> None:
+    def _look_for_obstacles(self, y_pred: Any, sample_weight: Any) -> None:
         """While tracing: what only the running model shows against splitting."""
         regularised = sum(variable.regularizer is not None for variable in self._accumulators.trainable)
         if any(keras_internals.mask_of(tensor) is not None for tensor in keras.tree.flatten(y_pred)):
-            self.why_not_split = self.why_not_split or "an output carries a mask"
-        elif len(self.model.losses) > regularised:
-            self.why_not_split = self.why_not_split or "a layer adds a loss of its own"
+            self._found("an output carries a mask")
+        if len(self.model.losses) > regularised:
+            self._found("a layer adds a loss of its own")
+        if self._share_kind == "weights" and sample_weight is not None:
+            self._found("its loss averages over sample weights")
+
+    def _watch_loss(self, loss: Any) -> Any:
+        """Notice a loss function that returns one number for the whole batch instead of one per sample."""
+        call = loss.call
+
+        def watched(y_true: Any, y_pred: Any) -> Any:
+            values = call(y_true, y_pred)
+            if len(values.shape) == 0:
+                self._found(f"its loss {loss.name} is one number for the whole batch")
+            return values
+
+        return overridden(loss, "call", watched)
+
+    def _found(self, obstacle: str) -> None:
+        self.why_not_split = self.why_not_split or obstacle
 
 
 def _take(specs: list[Any], leaves: list[Any]) -> bool:

@@ -31,8 +31,8 @@ format: $(READY)  ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Run one benchmark: make bench NAME=limit
-	@test -n "$(NAME)" || { echo "Try: make bench NAME=$$(ls benchmarks/*.py | xargs -n1 basename | sed 's/\.py$$//' | head -n 1)"; exit 2; }
+bench: $(READY)  ## Run one benchmark: make bench NAME=startup
+	@test -n "$(NAME)" || { echo "Try: make bench NAME=$$(ls benchmarks/[a-z]*.py | xargs -n1 basename | sed 's/\.py$$//' | head -n 1)"; exit 2; }
 	$(BIN)/python benchmarks/$(NAME).py
 
 clean:  ## Remove the virtual environment and all caches

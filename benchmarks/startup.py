@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from results import write_results
+from _results import write_results
 
 COMMANDS = {
     "python": ["-c", "pass"],

@@ -13,7 +13,7 @@ def render(renderable: RenderableType) -> str:
     console = Console(width=80, color_system=None, highlight=False, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     with console.file, console.capture() as capture:
         console.print(renderable)
-    return capture.get()
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
 def check_golden(path: Path, text: str) -> None:

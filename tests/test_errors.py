@@ -18,6 +18,8 @@ EXAMPLES: list[MemfitError] = [
     errors.UnsupportedBackend("jax"),
     errors.RuntimeStarted(2**30, in_force_bytes=None),
     errors.NotMeasurable("CPU:0"),
+    errors.InvalidMicroBatchSize(0),
+    errors.BatchSizesDiffer([4, 5]),
     errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
     errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),

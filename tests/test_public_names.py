@@ -54,5 +54,5 @@ def test_help_and_version_are_light() -> None:
 
 
 def test_devices_and_reports_do_not_need_tensorflow() -> None:
-    loaded = _loaded_after("import memfit.api, memfit.devices, memfit.demos, memfit.reports.demos")
+    loaded = _loaded_after("import memfit.api, memfit.devices, memfit.demos.mainjob, memfit.reports.demos")
     assert not {"tensorflow", "keras"} & loaded

@@ -65,7 +65,10 @@ def test_the_error_says_what_came_and_what_to_write() -> None:
 
 
 def test_the_error_speaks_the_language_of_the_command_line() -> None:
-    with pytest.raises(InvalidSize, match=r"Received: --budget 0 \(str\)\n  Try: --budget 8GiB"):
+    with pytest.raises(
+        InvalidSize,
+        match=r"expected a size of at least 1 B.\n  Received: --budget 0 \(str\)\n  Try: --budget 8GiB",
+    ):
         parse_size("0", name="--budget")
 
 

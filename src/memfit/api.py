@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 from typing import Any, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
-from memfit.errors import MemfitError
+from memfit.errors import InvalidMicroBatchSize, MemfitError
 from memfit.records import Budget, Doctor
+from memfit.units import format_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
@@ -22,14 +25,15 @@ def fit(
     y: Any = None,
     *,
     budget: str | SupportsIndex | None = None,
-    micro_batch_size: int | None = None,
+    micro_batch_size: SupportsIndex | None = None,
     **arguments: Any,
 ) -> Any:
     """Train like `model.fit`, but go on through out-of-memory errors with the same update.
 
-    Takes `model.fit`'s arguments and returns its History, with what happened as `history.run`. A batch
-    that does not fit is split into micro-batches (`micro_batch_size` says where to start), whose
-    gradients add up to those of the whole batch. The peak of the device is counted from here on.
+    Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
+    batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
+    the last `fit` of this model ended), whose gradients add up to those of the whole batch. `budget` is
+    recorded; what is enforced is the limit. The peak of the device is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
     >>> history.run.micro_batch_size
@@ -39,39 +43,36 @@ def fit(
     from memfit.runs.fits import fit_guarded
 
     in_effect = find_budget(budget)
-    _check_micro_batch_size(micro_batch_size)
+    size = _checked_micro_batch_size(micro_batch_size)
     _say_what_stands_behind(in_effect)
-    return fit_guarded(model, x, y, budget=in_effect, micro_batch_size=micro_batch_size, arguments=arguments)
+    return fit_guarded(model, x, y, budget=in_effect, micro_batch_size=size, arguments=arguments)
 
 
-def _check_micro_batch_size(size: int | None) -> None:
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+def _checked_micro_batch_size(size: SupportsIndex | None) -> int | None:
+    if size is None:
+        return None
+    try:
+        number = operator.index(size)
+    except TypeError:
+        number = 0
+    if isinstance(size, bool) or number < 1:
         raise InvalidMicroBatchSize(size)
-
-
-class InvalidMicroBatchSize(MemfitError, ValueError):
-    """Not a number of samples."""
-
-    exit_code = 2
-
-    def __init__(self, received: object) -> None:
-        self.received = received
-        super().__init__(
-            "expected micro_batch_size to be a number of samples, 1 or more.",
-            f"Received: micro_batch_size={received!r} ({type(received).__name__})",
-            suggestion="micro_batch_size=8",
-        )
+    return number
 
 
 def _say_what_stands_behind(budget: Budget) -> None:
-    """Say once that nothing enforces the budget, where nothing does."""
-    if budget.limit_bytes is not None or budget.source == "gpu":
-        return
-    logger.warning(
-        "No limit is in force: past the memory there is, the kernel kills the process. "
-        'Try: memfit.limit("%dMiB") before the first op or model.',
-        budget.budget_bytes >> 20,
-    )
+    """Say that nothing enforces the budget, where nothing does."""
+    advice = f'Try: memfit.limit("{budget.budget_bytes >> 20}MiB") before the first op or model.'
+    if budget.limit_bytes is None and devices.first_device() == "CPU:0":
+        _warn_once(f"No limit is in force: when memory runs out, the system kills the process. {advice}")
+    elif budget.limit_bytes is not None and budget.budget_bytes < budget.limit_bytes:
+        limit_text = format_size(budget.limit_bytes)
+        _warn_once(f"The budget is below the limit of {limit_text}, and only the limit is enforced. {advice}")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
 
 
 def examine() -> Doctor:

@@ -10,6 +10,8 @@ MemfitError
 ├── UnsupportedBackend                  Keras does not run on TensorFlow
 ├── RuntimeStarted (RuntimeError)       too late to set a limit
 ├── NotMeasurable (RuntimeError)        the allocator in force keeps no statistics
+├── InvalidMicroBatchSize (ValueError)  not a number of samples
+├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
 ├── CannotGuard                         training that memfit cannot guard exactly
 ├── DoesNotFit                          not even the smallest step fits
 ├── ChildFailed                         a process that memfit started ended badly
@@ -50,10 +52,10 @@ class InvalidSize(MemfitError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, received: object, *, name: str) -> None:
+    def __init__(self, received: object, *, name: str, expected: str | None = None) -> None:
         self.received = received
         super().__init__(
-            "expected a number of bytes or a size with a unit.",
+            f"expected {expected or 'a number of bytes or a size with a unit'}.",
             f"Received: {_assignment(name, received)} ({type(received).__name__})",
             suggestion=_assignment(name, "8GiB"),
         )
@@ -107,12 +109,14 @@ class RecordTooNew(InvalidRecord):
 
 
 class TensorFlowMissing(MemfitError, ImportError):
-    """TensorFlow or Keras is not installed."""
+    """TensorFlow or Keras is not installed, or not so that it can be imported."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, reason: str | None = None) -> None:
         self.package = package
         super().__init__(
-            f"{package} is not installed in this Python.",
+            f"{package} cannot be imported: {reason}."
+            if reason
+            else f"{package} is not installed in this Python.",
             "memfit leaves the choice of the build to you: on a GPU, memfit[gpu] instead.",
             suggestion="pip install 'memfit[cpu]'",
         )
@@ -154,7 +158,7 @@ class RuntimeStarted(MemfitError, RuntimeError):
             "TensorFlow's runtime has already started, so its memory can no longer be limited.",
             "The first op, tensor, dataset or model with weights starts it; importing TensorFlow does not.",
             f"Limit in force: {_mebibytes(in_force_bytes)}; requested: {_mebibytes(requested_bytes)}",
-            suggestion=f"import memfit; memfit.limit({size or 'growth=True'})  # as the first lines",
+            suggestion=f"memfit.limit({size or 'growth=True'})  # first of all, in a new process",
         )
 
 
@@ -171,6 +175,33 @@ class NotMeasurable(MemfitError, RuntimeError):
             f"the allocator of {device} keeps no statistics, so current and peak are unknown.",
             "On a CPU they exist only under a limit.",
             suggestion='memfit.limit("8GiB")  # before the first op or model',
+        )
+
+
+class InvalidMicroBatchSize(MemfitError, ValueError):
+    """Not a number of samples."""
+
+    exit_code = 2
+
+    def __init__(self, received: object) -> None:
+        self.received = received
+        super().__init__(
+            "expected micro_batch_size to be a number of samples, 1 or more.",
+            f"Received: micro_batch_size={received!r} ({type(received).__name__})",
+            suggestion="micro_batch_size=8",
+        )
+
+
+class BatchSizesDiffer(MemfitError, ValueError):
+    """Arrays of one batch with different numbers of samples."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        super().__init__(
+            "the arrays of one batch have different numbers of samples.",
+            "Expected: the same first dimension everywhere",
+            f"Received: {', '.join(map(str, sizes))}",
+            suggestion="print([array.shape for array in keras.tree.flatten(batch)])",
         )
 
 
@@ -220,5 +251,5 @@ class CannotWrite(MemfitError, OSError):
         super().__init__(
             f"cannot write {path}: {reason}.",
             "Nothing was written.",
-            suggestion="a path in a folder that exists and that you may write to",
+            suggestion="a place that exists, has room, and that you may write to",
         )

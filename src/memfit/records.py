@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from memfit.errors import InvalidRecord, RecordTooNew
+from memfit.units import format_size
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -179,6 +180,13 @@ class OutOfMemory(Record):
     device: str | None = None
     allocator: str | None = None
     op: str | None = None
+
+    def describe(self) -> str:
+        """The allocation that failed, in a few words."""
+        if self.requested_bytes is None:
+            return self.message
+        shape = "" if self.shape is None else f" ({' × '.join(map(str, self.shape))})"
+        return f"allocating {format_size(self.requested_bytes)}{shape}"
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,22 @@ for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS[f"{_letter}b"] = 1000**_power
     _UNITS[f"{_letter}ib"] = _UNITS[_letter] = 1024**_power
 
-_SIZE = re.compile(r"([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e([0-9]{1,2}))?\s*([a-z]*)", re.ASCII)
+_SIZE = re.compile(r"([-+]?[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e([0-9]{1,2}))?\s*([a-z]*)", re.ASCII)
 _LARGEST = 2**63 - 1
 _NAMES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def parse_size(size: str | SupportsIndex | float, name: str = "size") -> int:
+def parse_size(size: str | SupportsIndex | float, name: str = "size", *, least_bytes: int = 1) -> int:
     """Turn a size into bytes; `name` is how the caller calls it, for the error.
 
     >>> parse_size("8GiB"), parse_size("512 MB"), parse_size("0.5g"), parse_size(4096)
     (8589934592, 512000000, 536870912, 4096)
     """
     number = _parse_text(size) if isinstance(size, str) else _parse_number(size)
-    if number is None or not 1 <= number <= _LARGEST:
+    if number is None or number > _LARGEST:
         raise InvalidSize(size, name=name)
+    if number < least_bytes:
+        raise InvalidSize(size, name=name, expected=f"a size of at least {format_size(least_bytes)}")
     return int(number)
 
 

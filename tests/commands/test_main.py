@@ -45,7 +45,9 @@ def test_version() -> None:
         (["nonsense"], 2, "No such command 'nonsense'"),
         (["demo", "--budget", "8gigs"], 2, "InvalidSize: expected a number of bytes or a size with a unit.\n"
          "  Received: --budget 8gigs (str)\n  Try: --budget 8GiB\n"),
-        (["demo", "--budget", "0"], 2, "Received: --budget 0 (str)"),
+        (["demo", "--budget", "0"], 2, "InvalidSize: expected a size of at least 1.0 MiB.\n"
+         "  Received: --budget 0 (str)\n"),
+        (["demo", "--budget", "1"], 2, "Received: --budget 1 (str)"),
         (["demo", "--budget", "-1"], 2, "Received: --budget -1 (str)"),
         (["demo", "--budget", "9PiB"], 2, "LargerThanMachine: budget of 9437184.0 GiB is larger than"),
         (["demo", "--epochs", "0"], 2, "--epochs"),

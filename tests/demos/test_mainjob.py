@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from limited import run_limited
-from memfit.demos import BATCH_SIZE, BUDGET_BYTES, EPOCHS, IMAGES
 from memfit.demos.rows import train_plain
+from memfit.demos.settings import BATCH_SIZE, BUDGET, EPOCHS, IMAGES
 from memfit.devices import run_in_child
 from memfit.records import Demo
+from memfit.units import parse_size
 
 pytestmark = pytest.mark.real
 
@@ -51,7 +52,7 @@ def test_plain_runs_out_even_a_tenth_above_the_budget() -> None:
     from memfit.demos.mainjob import _ENVIRONMENT
 
     job = {"name": "plain", "images": IMAGES, "batch_size": BATCH_SIZE, "epochs": 1}
-    row = run_in_child(train_plain, job, limit_bytes=BUDGET_BYTES * 11 // 10, environment=_ENVIRONMENT)
+    row = run_in_child(train_plain, job, limit_bytes=parse_size(BUDGET) * 11 // 10, environment=_ENVIRONMENT)
     assert row["oom"] is True
 
 
@@ -60,7 +61,7 @@ def test_a_budget_that_nothing_fits_in() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr.startswith("DoesNotFit: ")
-    assert "Try: memfit demo" in result.stderr
+    assert "Try: memfit demo --budget 4MiB" in result.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])

@@ -85,6 +85,41 @@ def test_an_exit_without_a_result_is_told() -> None:
         run_in_child(leave)
 
 
+def test_a_script_may_hold_the_function_and_the_call(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from memfit.devices import run_in_child\n"
+        "def job():\n    return 'done once'\n"
+        "if __name__ == '__main__':\n    print(run_in_child(job))\n"
+    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "done once\n"
+
+
+def test_files_in_the_current_folder_do_not_get_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    assert run_in_child(add, {"first": 2, "second": 3}) == 5
+
+
+def write_half_and_die() -> None:
+    for descriptor in range(3, 64):
+        try:
+            if os.fspath(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("pipe:"):
+                os.write(descriptor, b'{"result": [1, 2')
+        except OSError:
+            continue
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the pipe through /proc")
+def test_a_child_that_dies_while_it_answers_is_told() -> None:
+    with pytest.raises(ChildFailed, match="was ended by signal 9"):
+        run_in_child(write_half_and_die)
+
+
 def _wait_for(condition: Callable[[], bool], seconds: float = 20) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:

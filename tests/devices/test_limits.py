@@ -62,7 +62,7 @@ def test_a_limit_can_be_set_until_the_runtime_starts() -> None:
     assert "larger than the memory of" in seen["too_large"]
     assert seen["allocator"] == "BFC on the CPU, limit 190 MiB"
     assert "Limit in force: 190 MiB; requested: 381 MiB" in seen["late"]
-    assert 'Try: import memfit; memfit.limit("381MiB")  # as the first lines' in seen["late"]
+    assert 'Try: memfit.limit("381MiB")  # first of all, in a new process' in seen["late"]
     assert seen["environment"] == "190"
 
 

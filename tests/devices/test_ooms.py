@@ -22,6 +22,8 @@ def test_without_tensorflow_only_the_hosts_memory_error_counts() -> None:
     assert is_oom(MemoryError())
     assert is_oom(type("ArrayMemoryError", (MemoryError,), {})("Unable to allocate 3 GiB"))
     assert not is_oom(ValueError("out of memory"))
+    assert is_oom(RuntimeError(f"Unable to automatically build the model. '{TENSOR}'"))
+    assert not is_oom(RuntimeError("out of memory, says somebody"))
     assert not is_oom(KeyboardInterrupt())
     assert not is_oom(DoesNotFit("does not fit.", suggestion="less", limit_bytes=None))
 
@@ -49,6 +51,8 @@ def test_the_tensor_is_read() -> None:
             None,
         ),
         ("", None, None),
+        ("Out of memory while trying to allocate 0 bytes.", None, None),
+        ("Failed to allocate 1.2.3MB", None, None),
     ],
 )
 def test_what_is_not_said_is_not_invented(text: str, requested: int | None, op: str | None) -> None:
@@ -64,6 +68,9 @@ FORMS: list[tuple[str, str, bool]] = [
     ("ResourceExhaustedError", "MemoryError: Unable to allocate 30 GiB\nTraceback ...", True),
     ("ResourceExhaustedError", "/tmp/checkpoint; No space left on device", False),
     ("ResourceExhaustedError", "/data/x.tfrecord; Too many open files", False),
+    ("ResourceExhaustedError", "/data/memory_bank/a.tfrecord; Too many open files", False),
+    ("ResourceExhaustedError", "No space left on device [[{{node memory_attention/Write}}]]", False),
+    ("UnknownError", "MemoryError: Unable to allocate 30 GiB for an array", True),
     ("ResourceExhaustedError", "Received message larger than max (5 vs. 4)", False),
     ("InternalError", "Dst tensor is not initialized.", True),
     ("InternalError", "Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,45 @@ def test_work_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_followed_and_permissions_stay(tmp_path: Path) -> None:
+    path, link = tmp_path / "out.json", tmp_path / "link.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with output_file(link) as write:
+        write("new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", os.fspath(pipe)], stdout=subprocess.PIPE)
+    with output_file(pipe) as write:
+        write("text")
+    assert reader.communicate() == (b"text", None)
+    assert pipe.is_fifo()
+
+
+def test_a_read_only_file_is_refused_and_stays() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / "out.json"
+        path.write_text("old")
+        path.chmod(0o444)
+        if user == 0:
+            os.seteuid(65534)  # root may write everything
+        try:
+            with pytest.raises(CannotWrite, match="it is read-only"), output_file(path):
+                pytest.fail("the work began")
+        finally:
+            os.seteuid(user)
+        assert path.read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/out.json", ".", "file/out.json"])

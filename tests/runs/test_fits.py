@@ -68,7 +68,7 @@ def _compare(
     }
 
 
-def _cases() -> dict[str, Any]:
+def _cases() -> dict[str, Any]:  # noqa: C901 - many small models
     """Many models and feeds in one process, each split into parts of 5 and not split at all."""
     import keras
     import numpy as np
@@ -89,14 +89,15 @@ def _cases() -> dict[str, Any]:
             for start in range(0, 53, 16):
                 yield x[start : start + 16], y[start : start + 16]
 
-    def two_outputs() -> Any:
+    def two_outputs(*, run_eagerly: bool = False) -> Any:
         keras.utils.set_random_seed(3)
         first, second = keras.Input((6,), name="first"), keras.Input((6,), name="second")
         joined = keras.layers.Concatenate()([first, second])
         outputs = {"sum": keras.layers.Dense(1)(joined), "part": keras.layers.Dense(2)(joined)}
         model = keras.Model({"first": first, "second": second}, outputs)
+        losses_by_name, weights_by_name = {"sum": "mse", "part": "mae"}, {"sum": 0.3, "part": 2.0}
         model.compile(
-            "sgd", {"sum": "mse", "part": "mae"}, loss_weights={"sum": 0.3, "part": 2.0}, jit_compile=False
+            "sgd", losses_by_name, loss_weights=weights_by_name, jit_compile=False, run_eagerly=run_eagerly
         )
         return model
 
@@ -122,6 +123,21 @@ def _cases() -> dict[str, Any]:
         ])  # fmt: skip
         model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
         return model
+
+    def noisy() -> Any:
+        """Draws from Keras' global generator, which must be staged too."""
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((6,))
+        noise = keras.layers.Lambda(
+            lambda t: t + 0.1 * keras.random.normal(keras.ops.shape(t)[1:], dtype=t.dtype)
+        )
+        model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(noise(inputs)))
+        model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+
+    class FreezeLater(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.layers[0].trainable = epoch != 0
 
     double = {"first": x, "second": x[:, ::-1].copy()}
     targets = {"sum": x.sum(axis=1, keepdims=True), "part": x[:, :2]}
@@ -162,6 +178,14 @@ def _cases() -> dict[str, Any]:
             lambda: _dense(loss=losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")),
             base,
         ),
+        "frozen on the way": (
+            lambda: _dense(run_eagerly=True),
+            {**base, "callbacks": [FreezeLater()], "shuffle": False},
+        ),
+        "outputs, eager": (
+            lambda: two_outputs(run_eagerly=True),
+            {**base, "x": double, "y": targets, "shuffle": False},
+        ),
         "tensors": (_dense, {**base, "x": tf.constant(x), "y": tf.constant(y)}),
         "inputs and outputs by name": (two_outputs, {**base, "x": double, "y": targets}),
         "not built yet": (deferred, base),
@@ -171,6 +195,7 @@ def _cases() -> dict[str, Any]:
         name: [_compare(make, arguments, micro_batch_size=size) for size in (None, 5)]
         for name, (make, arguments) in cases.items()
     }
+    results["global seed"] = [_compare(noisy, base, micro_batch_size=None)]
     for size in (None, 5):
         # Where a generator just ends, plain Keras counts one step too many: it runs into the end.
         plain, ours = (
@@ -257,7 +282,9 @@ def test_a_real_oom_costs_nothing_but_time() -> None:
     assert limited["loss"] == reference["loss"]
     assert limited["untouched"] is True
     assert any("ran out of memory at micro-batch 256" in message for message in limited["messages"])
-    assert sum("BatchNormalization" in message for message in limited["messages"]) == 1
+    for note in ("BatchNormalization takes", "Random layers such as Dropout draw"):
+        assert sum(note in message for message in limited["messages"]) == 1
+        assert sum(note in message for message in reference["messages"]) == 1
     assert run["ooms"][0]["error"]["requested_bytes"] > 0
 
 
@@ -314,6 +341,7 @@ def test_a_commit_that_runs_out_goes_back_and_finds_another_way() -> None:
 def _refusals() -> dict[str, str]:
     import keras
     import numpy as np
+    import tensorflow as tf
 
     import memfit
     from runs.training import digest, prepare
@@ -323,14 +351,15 @@ def _refusals() -> dict[str, str]:
     seen: dict[str, str] = {}
 
     def refused(name: str, model: Any, **arguments: Any) -> None:
-        before = [value.tobytes() for value in model.get_weights()]
+        weights = getattr(model, "get_weights", list)
+        before = [value.tobytes() for value in weights()]
         try:
             memfit.fit(model, **{"x": x, "y": y, "verbose": 0, "batch_size": 16, **arguments})
         except Exception as error:  # noqa: BLE001 - the test judges what came
             seen[name] = f"{type(error).__name__}: {error}"
         else:
             seen[name] = "trained"
-        if before != [value.tobytes() for value in model.get_weights()]:
+        if before != [value.tobytes() for value in weights()]:
             seen[name] += " AND THE MODEL HAS CHANGED"
 
     class OwnStep(keras.Sequential):
@@ -353,6 +382,34 @@ def _refusals() -> dict[str, str]:
     fixed = keras.Sequential([keras.Input(batch_shape=(16, 6)), keras.layers.Dense(3)])
     fixed.compile("sgd", "mse")
     refused("fixed batch", fixed, x=x[:48], y=ones[:48, 0], micro_batch_size=4)
+    leaving_out = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
+    refused("labels left out", _dense(loss=leaving_out), micro_batch_size=4)
+    plain = {"metrics": [], "weighted_metrics": []}
+    refused("pairs", _dense(loss=keras.losses.Circle(), **plain), y=np.eye(3)[y], micro_batch_size=4)
+    by_class = _dense(loss=lambda y, p: keras.ops.sqrt(keras.ops.mean((y - p) ** 2, axis=0)), **plain)
+    refused("classes", by_class, y=np.eye(3)[y], micro_batch_size=4)
+
+    class Signs(keras.optimizers.SGD):
+        def apply_gradients(self, pairs: Any) -> Any:
+            return super().apply_gradients([(keras.ops.sign(g), v) for g, v in pairs])
+
+    refused("own apply_gradients", _dense(optimizer=Signs()), micro_batch_size=4)
+    set_on_instance = _dense()
+    set_on_instance.train_step = lambda data: {}
+    refused("train_step on the instance", set_on_instance)
+    spectral = keras.Sequential(
+        [keras.Input((6,)), keras.layers.SpectralNormalization(keras.layers.Dense(3))]
+    )
+    spectral.compile("sgd", "mse", jit_compile=False)
+    refused("assigns to its weights", spectral, y=np.eye(3)[y])
+    refused(
+        "sparse",
+        _dense(),
+        x=tf.data.Dataset.from_tensors((tf.sparse.from_dense(x), y)),
+        y=None,
+        batch_size=None,
+    )
+    refused("not a model", "model")
     refused("one number", _dense(loss=lambda y, p: keras.ops.mean(p)), micro_batch_size=4)
     by_weight = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
     refused("weights", _dense(loss=by_weight), sample_weight=x[:, 0] ** 2, micro_batch_size=4)
@@ -384,6 +441,14 @@ def test_bad_input_is_refused_and_nothing_changes() -> None:
     assert "an output carries a mask" in seen["mask"]
     assert "a layer adds a loss of its own" in seen["added loss"]
     assert "its inputs have a fixed batch size" in seen["fixed batch"]
+    assert "leaves some labels out" in seen["labels left out"]
+    assert "does not keep the samples apart" in seen["pairs"]
+    assert "does not keep the samples apart" in seen["classes"]
+    assert "apply_gradients of its own" in seen["own apply_gradients"]
+    assert "has its own train_step" in seen["train_step on the instance"]
+    assert "which is a trainable weight" in seen["assigns to its weights"]
+    assert "a batch holds a SparseTensor" in seen["sparse"]
+    assert "expected a keras.Model, received str" in seen["not a model"]
     assert "is one number for the whole batch" in seen["one number"]
     assert "its loss averages over sample weights" in seen["weights"]
     assert "Received: micro_batch_size=0 (int)" in seen["micro batch of nothing"]

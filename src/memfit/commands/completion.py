@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from memfit.commands.options import say
+
 
 @click.command(epilog='Example: eval "$(memfit completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -15,4 +17,4 @@ def completion(context: click.Context, shell: str) -> None:
     group = context.find_root().command
     complete = get_completion_class(shell)
     assert complete is not None
-    click.echo(complete(group, {}, "memfit", "_MEMFIT_COMPLETE").source())
+    say(complete(group, {}, "memfit", "_MEMFIT_COMPLETE").source())

@@ -7,30 +7,31 @@ from pathlib import Path
 import click
 
 from memfit.commands.options import json_option, output_option, quiet_option, show
+from memfit.demos.settings import BUDGET, EPOCHS
 
 
 @click.command(epilog="Example: memfit demo --budget 128MiB --epochs 6")
-@click.option("--budget", metavar="SIZE", help="The memory to train in.  [default: 152MiB]")
+@click.option("--budget", metavar="SIZE", default=BUDGET, show_default=True, help="The memory to train in.")
 @click.option(
-    "--epochs", type=click.IntRange(1, 100), default=4, show_default=True, help="How long to train."
+    "--epochs", type=click.IntRange(1, 100), default=EPOCHS, show_default=True, help="How long to train."
 )
 @json_option
 @output_option
 @quiet_option
-def demo(budget: str | None, epochs: int, as_json: bool, output: Path | None, quiet: bool) -> None:
+def demo(budget: str, epochs: int, as_json: bool, output: Path | None, quiet: bool) -> None:
     """Show the main job end to end.
 
     A convolutional autoencoder that plain Keras cannot train in the budget, and memfit can: three runs,
     each in a process of its own, side by side. Takes about a minute.
     """
     from memfit.commands.progress import demo_progress
-    from memfit.demos import BUDGET_BYTES, run_demo
+    from memfit.demos.mainjob import run_demo
     from memfit.devices import check_fits_machine, check_installed
     from memfit.records import Demo
     from memfit.reports.demos import show_demo
     from memfit.units import parse_size
 
-    budget_bytes = BUDGET_BYTES if budget is None else parse_size(budget, name="--budget")
+    budget_bytes = parse_size(budget, "--budget", least_bytes=2**20)
     check_fits_machine(budget_bytes, name="--budget")
     check_installed()
 

@@ -20,8 +20,11 @@ def doctor(as_json: bool, output: Path | None, quiet: bool) -> None:
     """
     from memfit.api import examine
     from memfit.commands.progress import waiting
+    from memfit.records import Doctor
     from memfit.reports.doctors import show_doctor
 
-    with waiting("Starting TensorFlow", quiet=quiet or as_json):
-        found = examine()
-    show(lambda: found, show_doctor, as_json=as_json, output=output)
+    def make() -> Doctor:
+        with waiting("Starting TensorFlow", quiet=quiet or as_json):
+            return examine()
+
+    show(make, show_doctor, as_json=as_json, output=output)

@@ -42,7 +42,6 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
         cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
-        sys.stdout.flush()
     except MemfitError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return error.exit_code
@@ -52,18 +51,10 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            click.echo(
+                "\x1b[?25h", err=True, nl=False
+            )  # an interrupted progress bar may have hidden the cursor
         click.echo("Interrupted.", err=True)
         return 128 + signal.SIGINT
-    except OSError as error:
-        _forget_output()
-        if isinstance(error, BrokenPipeError):
-            return 1
-        click.echo(f"CannotWrite: cannot write standard output: {error.strerror}.", err=True)
-        click.echo("  Try: send it to a file on a disk with room", err=True)
-        return 1
     return 0
-
-
-def _forget_output() -> None:
-    """Keep Python from failing a second time when it flushes standard output at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import click
 
+from memfit.errors import CannotWrite
 from memfit.records import Record
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -34,6 +37,22 @@ def show(
         if write is not None:
             write(record.to_json() + "\n")
     if as_json:
-        click.echo(record.to_json())
+        say(record.to_json())
     else:
-        Console(highlight=False).print(render(record))
+        console = Console(highlight=False)
+        with console.capture() as capture:
+            console.print(render(record))
+        say("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def say(text: str) -> None:
+    """Print on standard output, at once, so that what goes wrong is noticed here."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # Keep Python from failing a second time when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise click.exceptions.Exit(1) from error
+        raise CannotWrite("standard output", error.strerror or str(error)) from error

@@ -37,7 +37,7 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
     columns = (
         SpinnerColumn(finished_text=" "),
         TextColumn("{task.description:<26}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=20, complete_style="cyan", finished_style="green"),
         TextColumn("{task.completed:>2.0f}/{task.fields[steps]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),
@@ -57,6 +57,7 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
                 progress.console.print(f"  {event['note']}", style="dim", highlight=False)
             elif event.get("oom"):
                 done = progress.tasks[tasks[name]].completed
-                progress.update(tasks[name], total=done, state="ran out of memory")
+                progress.update(tasks[name], total=max(done, 1), completed=done, state="ran out of memory")
+                progress.stop_task(tasks[name])
 
         yield on_progress

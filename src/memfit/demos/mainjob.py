@@ -7,14 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from memfit.demos.rows import train_guarded, train_plain
+from memfit.demos.settings import BATCH_SIZE, EPOCHS, IMAGES
 from memfit.devices import host_memory, run_in_child
 from memfit.errors import DoesNotFit
 from memfit.records import Demo, DemoRow
-
-BUDGET_BYTES = 152 * 2**20
-IMAGES = 256
-BATCH_SIZE = 64
-EPOCHS = 4
 
 Progress = Callable[[str, Mapping[str, Any]], None]
 
@@ -22,9 +18,7 @@ Progress = Callable[[str, Mapping[str, Any]], None]
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
 
-def run_demo(
-    budget_bytes: int = BUDGET_BYTES, *, epochs: int = EPOCHS, on_progress: Progress | None = None
-) -> Demo:
+def run_demo(budget_bytes: int, *, epochs: int = EPOCHS, on_progress: Progress | None = None) -> Demo:
     """Train the demo's model three ways and return what each needed and reached."""
     began = time.perf_counter()
     unlimited_bytes = max(budget_bytes, host_memory().usable_total_bytes * 3 // 4)
@@ -66,7 +60,12 @@ def _run_row(
     )
     if "does_not_fit" in result:
         fact, *details = result["does_not_fit"].split("\n  Try: ")[0].split("\n  ")
-        raise DoesNotFit(fact, *details, suggestion="memfit demo", limit_bytes=result["limit_bytes"])
+        raise DoesNotFit(
+            fact,
+            *details,
+            suggestion=f"memfit demo --budget {2 * limit_bytes >> 20}MiB",
+            limit_bytes=result["limit_bytes"],
+        )
     row = DemoRow.from_dict(result)
     tell(name, {"end": True, "oom": row.oom})
     return row

@@ -67,8 +67,10 @@ def _emit(event: Mapping[str, Any], channel: TextIO) -> None:
 
 
 def _load_module(name: str, file: Path) -> ModuleType:
-    """An installed module by its name, anything else (a test, a script) from its file."""
-    if name.partition(".")[0] == "memfit":
+    """A module that can be found by its name, anything else (a test, a script) from its file."""
+    if name == "__main__":
+        name = "__memfit_main__"  # so that the script's own main part does not run again
+    elif _is_importable(name, file):
         return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -76,6 +78,14 @@ def _load_module(name: str, file: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _is_importable(name: str, file: Path) -> bool:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file.resolve()
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def run_in_child(
     }
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "memfit.devices.child"],
+            [sys.executable, "-P", "-m", "memfit.devices.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -74,6 +74,8 @@ def _converse(process: subprocess.Popen[bytes], job: dict[str, Any], on_event: E
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
     for line in process.stdout:
+        if not line.endswith(b"\n"):
+            return None  # the child died while it wrote
         message: dict[str, Any] = json.loads(line)
         if "event" not in message:
             return message

@@ -6,6 +6,7 @@ The other modules that need them import them at the top and are themselves impor
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import sys
@@ -77,19 +78,21 @@ def _installed_version(name: str) -> str | None:
 
 
 def _load(name: str) -> Any:
-    if name in sys.modules and sys.modules[name] is not None:
-        return sys.modules[name]
-    installed = _installed_version(name)
-    if installed is not None:
-        check_version(name, installed)
+    module = sys.modules.get(name)
+    version = getattr(module, "__version__", None) or _installed_version(name)
+    if version is not None:
+        check_version(name, version)
+    if module is not None:
+        return module
     try:
-        return __import__(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise TensorFlowMissing(_TITLES[name]) from error
+        raise TensorFlowMissing(_TITLES[name], None if error.name == name else str(error)) from error
+    except ImportError as error:
+        raise TensorFlowMissing(_TITLES[name], str(error)) from error
 
 
+@functools.cache
 def check_version(name: str, version: str) -> None:
     """Refuse what is too old to work; warn of what is newer than what has been tried."""
     supported = SpecifierSet(SUPPORTED[name], prereleases=True)

@@ -34,7 +34,7 @@ def limit(size: str | SupportsIndex | None = None, *, growth: bool = False) -> i
     >>> memfit.limit("4GiB")
     4294967296
     """
-    requested = None if size is None else _whole_mebibytes(parse_size(size, name="size"))
+    requested = None if size is None else _whole_mebibytes(size)
     if requested is None and not growth:
         raise InvalidSize(size, name="size")
     tensorflow = load_tensorflow()
@@ -52,10 +52,8 @@ def limit(size: str | SupportsIndex | None = None, *, growth: bool = False) -> i
     return limit_in_force()
 
 
-def _whole_mebibytes(size_bytes: int) -> int:
-    if size_bytes < _MEBIBYTE:
-        raise InvalidSize(size_bytes, name="size")
-    return size_bytes // _MEBIBYTE * _MEBIBYTE
+def _whole_mebibytes(size: str | SupportsIndex) -> int:
+    return parse_size(size, least_bytes=_MEBIBYTE) // _MEBIBYTE * _MEBIBYTE
 
 
 def _limit_gpus(tensorflow: Any, gpus: list[Any], requested_bytes: int | None, *, growth: bool) -> None:

@@ -11,17 +11,20 @@ import math
 import re
 import sys
 
-from memfit.errors import MemfitError
+from memfit.errors import InvalidSize, MemfitError
 from memfit.records import OutOfMemory
 from memfit.units import parse_size
 
-_EXHAUSTED = re.compile(r"\bOOM\b|memory|allocat", re.IGNORECASE)
+_OTHER_RESOURCES = re.compile(r"No space left on device|Too many open files|larger than max", re.IGNORECASE)
+_EXHAUSTED = re.compile(
+    r"OOM when allocating|out of memory|(?:to|not) allocate|allocate memory|MemoryError", re.IGNORECASE
+)
 _OTHERS = re.compile(
     r"Dst tensor is not initialized"
     r"|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory|out of memory"
     r"|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
     r"|cuDNN failed to initialize|[Cc]ould not create cudnn handle|failed to create cublas handle"
-    r"|[Ff]ailed to allocate (?:memory|scratch|request)",
+    r"|[Ff]ailed to allocate (?:memory|scratch|request)|MemoryError: Unable to allocate",
 )
 _OTHER_TYPES = ("InternalError", "UnknownError", "AbortedError", "FailedPreconditionError")
 
@@ -44,11 +47,13 @@ def is_oom(error: BaseException) -> bool:
         return False
     if isinstance(error, MemoryError):
         return True
+    if isinstance(error, RuntimeError):  # Keras wraps what happens while it builds a model
+        return "OOM when allocating tensor with shape" in str(error)
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or not isinstance(error, tensorflow.errors.OpError):
         return False
     if isinstance(error, tensorflow.errors.ResourceExhaustedError):
-        return bool(_EXHAUSTED.search(error.message))
+        return bool(_EXHAUSTED.search(error.message)) and not _OTHER_RESOURCES.search(error.message)
     other_types = tuple(getattr(tensorflow.errors, name) for name in _OTHER_TYPES)
     return isinstance(error, other_types) and bool(_OTHERS.search(error.message))
 
@@ -61,7 +66,7 @@ def read_oom(error: BaseException) -> OutOfMemory:
     if tensor is None:
         return OutOfMemory(
             message or type(error).__name__,
-            requested_bytes=parse_size(request[1]) if request else None,
+            requested_bytes=_read_size(request),
             op=_op_name(node),
         )
     shape = tuple(int(size) for size in tensor[1].split(",") if size)
@@ -75,6 +80,13 @@ def read_oom(error: BaseException) -> OutOfMemory:
         allocator=tensor[4],
         op=_op_name(node),
     )
+
+
+def _read_size(request: re.Match[str] | None) -> int | None:
+    try:
+        return None if request is None else parse_size(request[1])
+    except InvalidSize:
+        return None
 
 
 def _op_name(node: re.Match[str] | None) -> str | None:

@@ -94,8 +94,8 @@ def _verdict(demo: Demo) -> Text:
     lines = [_verdict_on_plain(plain, demo)]
     lines.append(
         f"memfit trained the same model in {format_size(ours.peak_bytes)}, in micro-batches of "
-        f"{ours.micro_batch_size}; its loss differs by at most {_difference(worst)} (relative) from "
-        f"unlimited memory ({format_size(reference.peak_bytes)})."
+        f"{ours.micro_batch_size}; its loss {_comparison(worst)} with unlimited memory "
+        f"({format_size(reference.peak_bytes)})."
     )
     if ours.oom_seconds:
         lines.append(
@@ -105,10 +105,11 @@ def _verdict(demo: Demo) -> Text:
     return Text("\n".join(lines))
 
 
+def _comparison(worst: float) -> str:
+    return f"is within {_difference(worst)} (relative) of that" if worst else "is the same as that"
+
+
 def _verdict_on_plain(plain: DemoRow, demo: Demo) -> str:
     if plain.error is None:
         return f"Plain Keras fits into {format_size(demo.budget_bytes)}: a smaller --budget shows more."
-    if plain.error.requested_bytes is None or plain.error.shape is None:
-        return f"Plain Keras ran out of memory: {plain.error.message}."
-    shape = " × ".join(map(str, plain.error.shape))
-    return f"Plain Keras ran out allocating {format_size(plain.error.requested_bytes)} ({shape}) in its step."
+    return f"Plain Keras ran out of memory in its step: {plain.error.describe()}."

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import backing_variable
 
 Slices = dict[str, tuple[Any, Any]]  # place of the variable -> (indices, values)
@@ -23,11 +24,14 @@ class Accumulators:
         self._places = {id(variable): place for place, variable in enumerate(trainable)}
         self._dense: dict[int, Any] = {}
         self._slices: dict[str, list[tuple[Any, Any]]] = {}
-        self._clear = tf.function(self._assign_zeros)
+        self._reached: set[int] = set()
+        self._clear = graph(self._assign_zeros)
 
-    def clear(self) -> None:
-        """Begin again from nothing."""
+    def clear(self, *, eager: bool = False) -> None:
+        """Begin again from nothing; what a graph gives a gradient to is known from its trace."""
         self._slices.clear()
+        if eager:
+            self._reached.clear()
         self._clear()
 
     def _assign_zeros(self) -> None:
@@ -42,6 +46,7 @@ class Accumulators:
             if isinstance(gradient, tf.IndexedSlices):
                 slices[str(place)] = (gradient.indices, gradient.values)
             elif gradient is not None:
+                self._reached.add(place)
                 self._accumulator(place).assign_add(gradient)
         return slices
 
@@ -51,7 +56,7 @@ class Accumulators:
             shape, dtype = self.trainable[place].shape, backing_variable(self.trainable[place]).dtype
             with tf.init_scope():
                 self._dense[place] = tf.Variable(tf.zeros(shape, dtype), trainable=False)
-            self._clear = tf.function(self._assign_zeros)
+            self._clear = graph(self._assign_zeros)
         return self._dense[place]
 
     def keep(self, slices: Slices) -> None:
@@ -74,7 +79,7 @@ class Accumulators:
         if slices is not None:
             indices, values = slices
             return tf.IndexedSlices(values, indices, tf.constant(self.trainable[place].shape.as_list()))
-        return self._dense[place].read_value() if place in self._dense else None
+        return self._dense[place].read_value() if place in self._reached else None
 
 
 def _join(pairs: list[tuple[Any, Any]], part: int) -> Any:

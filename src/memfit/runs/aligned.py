@@ -28,7 +28,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def aligned_copy(array: Array) -> Array:
     """A copy of an array, aligned."""
-    copy = aligned_empty(array.shape, array.dtype)
+    copy = aligned_empty(array.shape, array.dtype.newbyteorder("="))
     np.copyto(copy, array)
     return copy
 
@@ -53,4 +53,7 @@ def as_tensor(value: Any) -> Any:
         return tf.convert_to_tensor(value)
     if value.ctypes.data % _ALIGNMENT or not value.flags.c_contiguous or not value.flags.writeable:
         value = aligned_copy(value)
-    return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    try:
+        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    except BufferError:  # bfloat16 and other types that NumPy does not hand over
+        return tf.convert_to_tensor(value)

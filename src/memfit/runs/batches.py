@@ -8,9 +8,13 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from memfit.errors import MemfitError
+from memfit.errors import BatchSizesDiffer, CannotGuard
 from memfit.runs.aligned import aligned_take
+
+# Under this name the pipeline carries indices into host arrays instead of samples.
+INDICES = "memfit_indices"
 
 Structure = Any  # (x, y, sample_weight), each an array, a nest of arrays, or None
 
@@ -34,19 +38,6 @@ def parts(batch: Batch, micro_batch_size: int) -> Iterator[Structure]:
         yield batch.part(start, min(start + micro_batch_size, batch.size))
 
 
-class BatchSizesDiffer(MemfitError, ValueError):
-    """Arrays of one batch with different numbers of samples."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-        super().__init__(
-            "the arrays of one batch have different numbers of samples.",
-            "Expected: the same first dimension everywhere",
-            f"Received: {', '.join(map(str, sizes))}",
-            suggestion="look at one batch: print([a.shape for a in keras.tree.flatten(batch)])",
-        )
-
-
 @dataclass(frozen=True)
 class DeviceBatch:
     """A batch as the data pipeline delivered it."""
@@ -57,8 +48,17 @@ class DeviceBatch:
     @classmethod
     def of(cls, element: Any) -> DeviceBatch:
         """A batch from one element of a dataset or generator."""
+        element = keras.tree.map_structure(
+            lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, element
+        )
         data = keras.utils.unpack_x_y_sample_weight(element)
         leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+        for leaf in leaves:
+            if isinstance(leaf, tf.SparseTensor | tf.RaggedTensor) or len(leaf.shape) == 0:
+                raise CannotGuard(
+                    f"a batch holds a {type(leaf).__name__} of shape {leaf.shape}, not rows of samples",
+                    suggestion="dense arrays whose first dimension is the batch",
+                )
         sizes = [int(leaf.shape[0]) for leaf in leaves]
         if len(set(sizes)) > 1:
             raise BatchSizesDiffer(sizes)

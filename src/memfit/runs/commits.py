@@ -9,6 +9,7 @@ import tensorflow as tf
 from memfit.devices import is_oom
 from memfit.runs.accumulators import Accumulators, Slices
 from memfit.runs.aligned import aligned_copy, as_tensor
+from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import backing_variable
 from memfit.runs.stages import Stage, distinct
 
@@ -21,12 +22,14 @@ class Commit:
     are copied to the host instead.
     """
 
-    def __init__(self, optimizer: Any, accumulators: Accumulators, stage: Stage) -> None:
+    def __init__(
+        self, optimizer: Any, accumulators: Accumulators, stage: Stage, *, eager: bool = False
+    ) -> None:
         self._optimizer = optimizer
         self._accumulators = accumulators
         self._stage = stage
-        self._apply: Any = None
-        self._refer = tf.function(lambda: [variable.read_value() for variable in self._changing()])
+        self._apply: Any = self._write if eager else None
+        self._refer = graph(lambda: [variable.read_value() for variable in self._changing()])
         self._on_host = False
 
     def _changing(self) -> list[Any]:
@@ -56,7 +59,7 @@ class Commit:
         before = self._refer()
         if self._on_host:
             before = [as_tensor(aligned_copy(value.numpy())) for value in before]
-        self._apply = self._apply or tf.function(self._write, input_signature=[_open_specs(slices)])
+        self._apply = self._apply or graph(self._write, input_signature=[_open_specs(slices)])
         try:
             self._apply(slices)
         except BaseException:

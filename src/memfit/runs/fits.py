@@ -10,7 +10,7 @@ import numpy as np
 
 from memfit.records import Budget
 from memfit.runs import keras_internals
-from memfit.runs.batches import HostArrays, Structure, can_stay_on_host
+from memfit.runs.batches import INDICES, HostArrays, Structure, can_stay_on_host
 from memfit.runs.guards import Guard
 
 
@@ -31,7 +31,8 @@ def fit_guarded(
         guard.arrays = HostArrays(data)
         _build(model, guard.arrays, arguments)
         # Keras' own adapter puts the indices in the very order in which it would put the samples.
-        x, y, arguments = np.arange(guard.arrays.count), None, {**arguments, "sample_weight": None}
+        x, y = {INDICES: np.arange(guard.arrays.count)}, None
+        arguments = {**arguments, "sample_weight": None}
     with guard.attached():
         history = model.fit(x, y, **arguments)
     history.run = guard.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,17 +12,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.devices import device_memory, is_oom, limit_in_force, read_oom, reset_peak
+from memfit.devices import device_memory, host_memory, is_oom, limit_in_force, read_oom, reset_peak
 from memfit.errors import CannotGuard, DoesNotFit, NotMeasurable
 from memfit.records import Budget, MicroBatchChange, OutOfMemory, Run, SurvivedOOM
 from memfit.runs import keras_internals
-from memfit.runs.batches import Batch, DeviceBatch, HostArrays, parts
+from memfit.runs.batches import INDICES, Batch, DeviceBatch, HostArrays, parts
 from memfit.runs.ladders import Ladder
-from memfit.runs.shares import sees_the_batch
+from memfit.runs.shares import what_a_split_changes
 from memfit.runs.steps import Logs, TwoPhaseStep
 from memfit.units import format_size
 
 logger = logging.getLogger("memfit")
+
+# Where the last training of a model ended, so that the next one need not run out again to find it.
+_last_rungs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Guard:
@@ -32,7 +36,7 @@ class Guard:
         self.model = model
         self.arrays: HostArrays | None = None
         self._budget = budget
-        self._ladder = Ladder(micro_batch_size)
+        self._ladder = Ladder(micro_batch_size or _last_rungs.get(model))
         self._step: TwoPhaseStep | None = None
         self._static_batches = True
         self._steps = 0
@@ -70,7 +74,7 @@ class Guard:
     def train_function(self, iterator: Iterator[Any]) -> Logs:
         """What Keras calls for each step of an epoch: fetch the batch, then train on it."""
         logs: Logs | None = None
-        self._static_batches = _has_static_batches(iterator)
+        self._static_batches = self.model.run_eagerly or _has_static_batches(iterator)
         for _ in range(self.model.steps_per_execution):
             try:
                 element = next(iterator)
@@ -83,15 +87,17 @@ class Guard:
         return logs
 
     def _batch_of(self, element: Any) -> Batch:
-        if self.arrays is None:
-            return DeviceBatch.of(element)
-        indices, _, _ = keras.utils.unpack_x_y_sample_weight(element)
-        return self.arrays.batch(indices.numpy())
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(element)
+        if self.arrays is None or not (isinstance(x, dict) and INDICES in x):
+            return DeviceBatch.of(element)  # also what a callback trains on in between
+        return self.arrays.batch(x[INDICES].numpy())
 
     def train_on(self, batch: Batch) -> Logs:
         """One step on one batch, split and tried again as often as it takes."""
         step = self._step = self._step or self._prepare(batch)
         logs = self._gather_gradients(step, batch)
+        if step.why_not_split is not None:
+            self._tell_once(f"Batches of this model cannot be split: {step.why_not_split}.")
         self._commit(step, self._ladder.size_for(batch.size))
         self._steps += 1
         return logs
@@ -108,7 +114,7 @@ class Guard:
             size, seconds, oom = micro_batch_size, time.perf_counter() - began, read_oom(survived)
             self._ooms.append(SurvivedOOM(self._steps, "commit", size, size, seconds, oom))
             self._tell(
-                f"The update of step {self._steps + 1} ran out of memory ({oom.message}) and was taken back. "
+                f"The update of step {self._steps + 1} ran out ({oom.describe()}) and was taken back. "
                 "Going on with the old weights copied to the host before each update."
             )
 
@@ -148,13 +154,13 @@ class Guard:
     def _step_down(self, step: TwoPhaseStep, batch: Batch, error: Exception, *, seconds: float) -> None:
         before = self._ladder.size_for(batch.size)
         if step.why_not_split is not None:
-            raise self._does_not_fit(
-                f"a step on {batch.size} samples, which cannot be split because {step.why_not_split},", error
-            ) from error
+            what = f"a step on {batch.size} samples"
+            raise self._does_not_fit(what, error, f"It cannot be split: {step.why_not_split}.") from error
         after = self._ladder.step_down(batch.size)
         if after is None:
             raise self._does_not_fit("a step on one sample", error) from error
         oom = read_oom(error)
+        _last_rungs[self.model] = after
         self._ooms.append(SurvivedOOM(self._steps, "gradients", before, after, seconds, oom))
         self._tell_split(oom, before, after)
         if step.without_xla():
@@ -162,17 +168,13 @@ class Guard:
 
     def _tell_split(self, oom: OutOfMemory, before: int, after: int) -> None:
         self._tell(
-            f"Step {self._steps + 1} ran out of memory at micro-batch {before} ({oom.message}). "
-            f"Going on with micro-batches of {after}: the same samples and the same update."
+            f"Step {self._steps + 1} ran out of memory at micro-batch {before} ({oom.describe()}). "
+            f"Going on with micro-batches of {after}, on the same samples."
         )
-        if sees_the_batch(self.model):
-            self._tell_once(
-                "BatchNormalization now takes its statistics from micro-batches, not whole batches."
-            )
 
     def _tell(self, note: str) -> None:
         self._notes.append(note)
-        logger.warning(note)
+        logger.warning("%s", note)
 
     def _tell_once(self, note: str) -> None:
         if note not in self._notes:
@@ -181,19 +183,31 @@ class Guard:
     def _note_micro_batch(self, size: int, batch_size: int) -> None:
         before = self._micro_batches[-1].micro_batch_size if self._micro_batches else None
         ragged = before is not None and batch_size == size < before  # the short batch that ends an epoch
-        if size != before and not ragged:
-            self._micro_batches.append(MicroBatchChange(self._steps, size))
+        if size == before or ragged:
+            return
+        self._micro_batches.append(MicroBatchChange(self._steps, size))
+        if size < batch_size:
+            for note in what_a_split_changes(self.model):
+                self._tell_once(note)
 
-    def _does_not_fit(self, what: str, error: Exception) -> DoesNotFit:
+    def _does_not_fit(self, what: str, error: Exception, *reasons: str) -> DoesNotFit:
         limit_bytes = limit_in_force()
         limit = "no limit is in force" if limit_bytes is None else f"the limit is {format_size(limit_bytes)}"
         return DoesNotFit(
-            f"{what} does not fit: {limit}.".replace(", does", " does"),
-            f"{read_oom(error).message}",
+            f"{what} does not fit: {limit}.",
+            f"It ran out {read_oom(error).describe()}.",
+            *reasons,
             f"The model is as it was after step {self._steps}.",
-            suggestion=f'memfit.limit("{2 * ((limit_bytes or 2**30) >> 20)}MiB")',
+            suggestion=_more_room(limit_bytes),
             limit_bytes=limit_bytes,
         )
+
+
+def _more_room(limit_bytes: int | None) -> str:
+    """Twice the limit where the machine has it; else all that is left is a smaller model."""
+    if limit_bytes is None or 2 * limit_bytes > host_memory().usable_total_bytes:
+        return "a smaller model or smaller samples; memfit doctor shows the memory there is"
+    return f'memfit.limit("{2 * limit_bytes >> 20}MiB")'
 
 
 def _check_splittable(step: TwoPhaseStep, batch_size: int, micro_batch_size: int) -> None:
@@ -205,6 +219,10 @@ def _check_splittable(step: TwoPhaseStep, batch_size: int, micro_batch_size: int
 
 
 def _check_guardable(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise CannotGuard(
+            f"expected a keras.Model, received {type(model).__name__}", suggestion="memfit.fit(model, x, y)"
+        )
     if not getattr(model, "compiled", False):
         raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
     if keras_internals.strategy_of(model) is not None:
@@ -212,7 +230,7 @@ def _check_guardable(model: Any) -> None:
             "the model was created under a distribution strategy", suggestion="model.fit(...)  # unguarded"
         )
     for name in ("train_step", "compute_loss"):
-        if getattr(type(model), name) is not getattr(keras.Model, name):
+        if name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name):
             raise CannotGuard(
                 f"{type(model).__name__} has its own {name}", suggestion="model.fit(...)  # unguarded"
             )

@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from memfit.errors import CannotGuard
+
 
 class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped
     """Keras' stateless scope, except that a variable without a staged value is the real one.
@@ -20,6 +22,7 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
 
     def __init__(self, staged: list[tuple[Any, Any]]) -> None:
         super().__init__(state_mapping=staged, collect_losses=True, initialize_variables=False)
+        self._staged = {id(variable) for variable, _ in staged}
         self.written: dict[int, Any] = {}
 
     def get_current_value(self, variable: Any) -> Any:
@@ -29,7 +32,14 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take an assignment into the stage, and remember which variable it was for."""
-        self.written[id(update[0])] = update[0]
+        variable = update[0]
+        if id(variable) not in self._staged:
+            raise CannotGuard(
+                f"its train step assigns to {variable.path}, which is "
+                + ("a trainable weight" if variable.trainable else "no variable that the model tracks"),
+                suggestion="self.add_weight(..., trainable=False) for what a layer assigns to",
+            )
+        self.written[id(variable)] = variable
         super().add_update(update)
 
 
@@ -69,6 +79,19 @@ def output_trackers(model: Any) -> list[Any]:
 def all_layers(model: Any) -> list[Any]:
     """Every layer of a model, nested ones too."""
     return list(model._flatten_layers(include_self=False))
+
+
+def global_seed_states() -> list[Any]:
+    """The state of the generator behind `keras.random` without a seed, once there is one."""
+    from keras.src.backend.common import global_state
+
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return [] if generator is None else [generator.state]
+
+
+def seed_of(layer: Any) -> Any:
+    """The generator of a layer that draws random numbers, or None."""
+    return getattr(layer, "seed_generator", None)
 
 
 def output_losses(model: Any) -> list[Any]:

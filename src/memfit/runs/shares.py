@@ -31,9 +31,15 @@ def share_kind(model: Any) -> ShareKind | None:
 
 def why_not_split(model: Any) -> str | None:
     """What in the compiled model stands against splitting its batches; None when nothing does."""
-    reductions = [str(getattr(loss, "reduction", "unknown")) for loss in keras_internals.output_losses(model)]
+    losses = keras_internals.output_losses(model)
     if share_kind(model) is None:
-        return f"its losses cannot be added up over parts of a batch (reductions: {', '.join(reductions)})"
+        reductions = ", ".join(str(getattr(loss, "reduction", "unknown")) for loss in losses)
+        return f"its losses cannot be added up over parts of a batch (reductions: {reductions or 'no loss'})"
+    for loss in losses:
+        if type(loss).__call__ is not keras.Loss.__call__ or isinstance(loss, keras.losses.Circle):
+            return f"its loss {loss.name} does not keep the samples apart"
+    if type(model.optimizer).apply_gradients is not keras.optimizers.Optimizer.apply_gradients:
+        return "its optimizer changes gradients in an apply_gradients of its own"
     if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
         return "its inputs have a fixed batch size"
     if any(getattr(layer, "stateful", False) for layer in keras_internals.all_layers(model)):
@@ -41,12 +47,15 @@ def why_not_split(model: Any) -> str | None:
     return None
 
 
-def sees_the_batch(model: Any) -> bool:
-    """Whether a layer computes statistics over the batch, which then come from micro-batches."""
-    return any(
-        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
-        for layer in keras_internals.all_layers(model)
-    )
+def what_a_split_changes(model: Any) -> list[str]:
+    """What is not the same any more when batches are split, in words; empty when everything is."""
+    layers = keras_internals.all_layers(model)
+    notes = []
+    if any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in layers):
+        notes.append("BatchNormalization takes its statistics from micro-batches.")
+    if any(keras_internals.seed_of(layer) is not None for layer in layers):
+        notes.append("Random layers such as Dropout draw for each micro-batch.")
+    return notes
 
 
 class Part:

@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.errors import CannotGuard
 from memfit.runs.keras_internals import StagedScope, backing_variable
 
 
@@ -40,11 +39,6 @@ class Stage:
     def keep(self, scope: StagedScope) -> None:
         """Take what was assigned inside a scope."""
         for variable in scope.written.values():
-            if id(variable) not in self._copies:
-                raise CannotGuard(
-                    f"its train step writes the variable {variable.path}, which the model does not track",
-                    suggestion="create the variable with self.add_weight(..., trainable=False)",
-                )
             self._copies[id(variable)].assign(scope.get_current_value(variable))
 
     def publish(self) -> None:

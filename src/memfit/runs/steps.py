@@ -19,6 +19,7 @@ from memfit.runs.accumulators import Accumulators, Slices
 from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Structure
 from memfit.runs.commits import Commit
+from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import overridden
 from memfit.runs.shares import Part, share_kind, why_not_split
 from memfit.runs.stages import Stage, distinct
@@ -44,18 +45,21 @@ class TwoPhaseStep:
         self._weigh_outputs_by_samples = weigh_outputs_by_samples
         self._jit_compile = bool(model.jit_compile)
         self._batch_size = tf.Variable(0, dtype=tf.int32, trainable=False)
-        self._stage = Stage(
-            distinct([*model.non_trainable_variables, *model.metrics_variables], but=trainable)
-        )
+        others = [
+            *model.non_trainable_variables,
+            *model.metrics_variables,
+            *keras_internals.global_seed_states(),
+        ]
+        self._stage = Stage(distinct(others, but=trainable))
         self._accumulators = Accumulators(trainable)
-        self._commit = Commit(model.optimizer, self._accumulators, self._stage)
-        self._load_stage = tf.function(self._stage.load)
+        self._commit = Commit(model.optimizer, self._accumulators, self._stage, eager=model.run_eagerly)
+        self._load_stage = graph(self._stage.load)
         self._functions: dict[str, tuple[list[Any], Any]] = {}
 
     def begin(self, batch_size: int) -> None:
         """Begin a step: nothing accumulated, a stage that holds what the model holds."""
         self._batch_size.assign(as_tensor(np.array(batch_size, np.int32)))
-        self._accumulators.clear()
+        self._accumulators.clear(eager=self.model.run_eagerly)
         self._load_stage()
 
     def add_gradients(self, data: Structure) -> Logs:
@@ -82,17 +86,18 @@ class TwoPhaseStep:
 
     def _function_for(self, data: Structure, leaves: list[Any]) -> Any:
         """One trace for all batch sizes; a new one only when another dimension changes."""
+        # Not the data itself: a traced function keeps what it refers to alive.
+        structure = keras.tree.map_structure(lambda leaf: None if leaf is None else str(leaf.dtype), data)
         if self.model.run_eagerly:
-            return lambda tensors: self._run_train_step(data, tensors)
-        key = str(keras.tree.map_structure(lambda leaf: None if leaf is None else leaf.dtype, data))
+            return lambda tensors: self._run_train_step(structure, tensors)
+        key = str(structure)
         specs, function = self._functions.get(key, ([], None))
         if function is None or not _take(specs, leaves):
             specs = self._widen(specs, leaves)
-            function = tf.function(
-                lambda tensors: self._run_train_step(data, tensors),
+            function = graph(
+                lambda tensors: self._run_train_step(structure, tensors),
                 input_signature=[specs],
                 jit_compile=self._jit_compile,
-                autograph=False,
             )
             self._functions[key] = (specs, function)
         return function
@@ -135,6 +140,8 @@ class TwoPhaseStep:
                 losses.append(part.of_data(compiled(y, y_pred, sample_weight)))
             added = [keras_internals.aggregate_added_loss(self.model, loss) for loss in self.model.losses]
             losses.extend(part.of_batch(loss) for loss in added)
+            if not losses:
+                raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
             return losses[0] if len(losses) == 1 else keras.ops.sum(losses)
 
         return [
@@ -184,6 +191,10 @@ class TwoPhaseStep:
             values = call(y_true, y_pred)
             if len(values.shape) == 0:
                 self._found(f"its loss {loss.name} is one number for the whole batch")
+            elif not self.model.run_eagerly and values.shape[0] is not None:
+                self._found(f"its loss {loss.name} does not keep the samples apart")
+            elif keras_internals.mask_of(values) is not None:
+                self._found(f"its loss {loss.name} leaves some labels out")
             return values
 
         return overridden(loss, "call", watched)

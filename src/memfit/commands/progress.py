@@ -7,19 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from memfit.reports.bars import bar
 
 _LABELS = {
     "plain": "plain Keras in the budget",
     "memfit": "memfit in the budget",
     "unlimited": "plain Keras, unlimited",
 }
+_WIDTH = 20
 
 
 @contextmanager
@@ -30,6 +28,16 @@ def waiting(what: str, *, quiet: bool) -> Iterator[None]:
         yield
 
 
+class _Steps(ProgressColumn):
+    """How far a row of the demo is, and how it ended."""
+
+    def render(self, task: Task) -> Text:
+        steps, failed = task.fields["steps"], task.fields["failed"]
+        style = "red" if failed else "green" if task.finished else "cyan"
+        drawn = bar(task.completed, steps, _WIDTH).ljust(_WIDTH, "·")
+        return Text(f"{drawn} {task.completed:>2.0f}/{steps}", style)
+
+
 @contextmanager
 def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
     """A live bar for each row of the demo, with what memfit says in between."""
@@ -37,8 +45,7 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
     columns = (
         SpinnerColumn(finished_text=" "),
         TextColumn("{task.description:<26}"),
-        BarColumn(bar_width=20, complete_style="cyan", finished_style="green"),
-        TextColumn("{task.completed:>2.0f}/{task.fields[steps]}"),
+        _Steps(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),
     )
@@ -48,16 +55,15 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
 
         def on_progress(name: str, event: Mapping[str, Any]) -> None:
             if "begin" in event:
-                tasks[name] = progress.add_task(
-                    _LABELS[name], total=event["steps"], steps=event["steps"], state="starting"
-                )
+                steps = event["steps"]
+                fields = {"steps": steps, "failed": False, "state": "starting"}
+                tasks[name] = progress.add_task(_LABELS[name], total=steps, **fields)
             elif "step" in event:
                 progress.update(tasks[name], advance=1, state=f"loss {event['loss']:.4f}")
             elif "note" in event and not off:
                 progress.console.print(f"  {event['note']}", style="dim", highlight=False)
             elif event.get("oom"):
                 done = progress.tasks[tasks[name]].completed
-                progress.update(tasks[name], total=max(done, 1), completed=done, state="ran out of memory")
-                progress.stop_task(tasks[name])
+                progress.update(tasks[name], total=done, failed=True, state="[red]ran out of memory")
 
         yield on_progress

@@ -112,4 +112,4 @@ def _comparison(worst: float) -> str:
 def _verdict_on_plain(plain: DemoRow, demo: Demo) -> str:
     if plain.error is None:
         return f"Plain Keras fits into {format_size(demo.budget_bytes)}: a smaller --budget shows more."
-    return f"Plain Keras ran out of memory in its step: {plain.error.describe()}."
+    return f"Plain Keras ran out of memory in its step, {plain.error.describe()}."

@@ -114,7 +114,7 @@ class Guard:
             size, seconds, oom = micro_batch_size, time.perf_counter() - began, read_oom(survived)
             self._ooms.append(SurvivedOOM(self._steps, "commit", size, size, seconds, oom))
             self._tell(
-                f"The update of step {self._steps + 1} ran out ({oom.describe()}) and was taken back. "
+                f"The update of step {self._steps + 1} ran out {oom.describe()} and was taken back. "
                 "Going on with the old weights copied to the host before each update."
             )
 
@@ -168,7 +168,7 @@ class Guard:
 
     def _tell_split(self, oom: OutOfMemory, before: int, after: int) -> None:
         self._tell(
-            f"Step {self._steps + 1} ran out of memory at micro-batch {before} ({oom.describe()}). "
+            f"Step {self._steps + 1} ran out of memory at micro-batch {before}, {oom.describe()}. "
             f"Going on with micro-batches of {after}, on the same samples."
         )
 

@@ -288,6 +288,41 @@ def test_a_real_oom_costs_nothing_but_time() -> None:
     assert run["ooms"][0]["error"]["requested_bytes"] > 0
 
 
+def _validate_in_large_batches() -> dict[str, Any]:
+    import numpy as np
+
+    import memfit
+    from runs.training import digest, prepare
+
+    prepare(floatx="float32", deterministic=True)
+    random = np.random.default_rng(0)
+    x, y = random.random((512, 128, 64), "float32"), random.integers(0, 4, 512)
+    model = _normalised()
+    history = memfit.fit(
+        model, x[:64], y[:64], batch_size=32, epochs=2, verbose=0,
+        validation_data=(x, y), validation_batch_size=512,
+    )  # fmt: skip
+    return {
+        "digest": digest(model, metrics=False),
+        "logs": history.history,
+        "phases": [oom.phase for oom in history.run.ooms],
+        "peak": history.run.peak_bytes,
+        "attached": "make_test_function" in vars(model) or model.test_function is not None,
+    }
+
+
+def test_validation_that_runs_out_goes_on_too() -> None:
+    tight = run_limited(_validate_in_large_batches, "32MiB")
+    roomy = run_limited(_validate_in_large_batches, "2GiB")
+    assert set(tight["phases"]) == {"evaluation"}
+    assert roomy["phases"] == []
+    assert tight["peak"] <= 32 * 2**20
+    assert tight["digest"] == roomy["digest"]
+    for name, values in roomy["logs"].items():
+        assert tight["logs"][name] == pytest.approx(values, rel=1e-6)
+    assert tight["attached"] is False
+
+
 def _does_not_fit() -> dict[str, Any]:
     import numpy as np
 

@@ -13,9 +13,6 @@ import tensorflow as tf
 from memfit.errors import BatchSizesDiffer, CannotGuard
 from memfit.runs.aligned import aligned_take
 
-# Under this name the pipeline carries indices into host arrays instead of samples.
-INDICES = "memfit_indices"
-
 Structure = Any  # (x, y, sample_weight), each an array, a nest of arrays, or None
 
 

@@ -10,8 +10,12 @@ import numpy as np
 
 from memfit.records import Budget
 from memfit.runs import keras_internals
-from memfit.runs.batches import INDICES, HostArrays, Structure, can_stay_on_host
+from memfit.runs.batches import HostArrays, Structure, can_stay_on_host
 from memfit.runs.guards import Guard
+
+# Under these names the pipeline carries indices into host arrays instead of samples.
+_TRAINING = "memfit_training_indices"
+_VALIDATION = "memfit_validation_indices"
 
 
 def fit_guarded(
@@ -28,15 +32,23 @@ def fit_guarded(
     data = (x, y, arguments.get("sample_weight"))
     if can_stay_on_host(data) and arguments.get("class_weight") is None:
         arguments, data = _without_validation_part(arguments, data)
-        guard.arrays = HostArrays(data)
-        _build(model, guard.arrays, arguments)
-        # Keras' own adapter puts the indices in the very order in which it would put the samples.
-        x, y = {INDICES: np.arange(guard.arrays.count)}, None
-        arguments = {**arguments, "sample_weight": None}
+        arrays = HostArrays(data)
+        _build(model, arrays, arguments)
+        x, y, arguments = _on_host(guard, _TRAINING, arrays), None, {**arguments, "sample_weight": None}
+    validation = arguments.get("validation_data")
+    if isinstance(validation, tuple | list) and can_stay_on_host(tuple(validation)):
+        arrays = HostArrays(keras.utils.unpack_x_y_sample_weight(tuple(validation)))
+        arguments = {**arguments, "validation_data": (_on_host(guard, _VALIDATION, arrays),)}
     with guard.attached():
         history = model.fit(x, y, **arguments)
     history.run = guard.run()
     return history
+
+
+def _on_host(guard: Guard, name: str, arrays: HostArrays) -> dict[str, Any]:
+    """Leave arrays with the guard; Keras' own adapter puts their indices in the order of the samples."""
+    guard.hosts[name] = arrays
+    return {name: np.arange(arrays.count)}
 
 
 def _build(model: Any, arrays: HostArrays, arguments: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 Phase one runs the model's own `train_step` micro-batch by micro-batch. Its gradients go into private
 accumulators, and everything else that it would move (BatchNorm statistics, seeds, metrics) moves on a
-stage. Phase two commits all of it at once, with a way back.
+stage. Phase two commits all of it at once, with a way back. Evaluation is the same without gradients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from memfit.runs.stages import Stage, distinct
 Logs = dict[str, Any]
 
 
-class TwoPhaseStep:
-    """One training step of a compiled and built model, in two phases.
+class StagedStep:
+    """One step of a compiled and built model, run on a stage: nothing of the user's is written.
 
-    >>> step = TwoPhaseStep(model)
-    >>> step.begin(batch_size=64)
-    >>> for part in parts(batch, 16):
-    ...     logs = step.add_gradients(part)
-    >>> step.commit()
+    What is common to training and evaluation. `step_name` is the model's own method that is run.
     """
 
+    step_name: str
+
     def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
-        trainable = list(model.trainable_variables)
         self.model = model
         self.why_not_split = why_not_split(model)
+        self._trainable = list(model.trainable_variables)
         self._share_kind = share_kind(model)
         self._weigh_outputs_by_samples = weigh_outputs_by_samples
         self._jit_compile = bool(model.jit_compile)
@@ -50,31 +48,21 @@ class TwoPhaseStep:
             *model.metrics_variables,
             *keras_internals.global_seed_states(),
         ]
-        self._stage = Stage(distinct(others, but=trainable))
-        self._accumulators = Accumulators(trainable)
-        self._commit = Commit(model.optimizer, self._accumulators, self._stage, eager=model.run_eagerly)
+        self._stage = Stage(distinct(others, but=self._trainable))
         self._load_stage = graph(self._stage.load)
         self._functions: dict[str, tuple[list[Any], Any]] = {}
 
     def begin(self, batch_size: int) -> None:
-        """Begin a step: nothing accumulated, a stage that holds what the model holds."""
+        """Begin a step: a stage that holds what the model holds."""
         self._batch_size.assign(as_tensor(np.array(batch_size, np.int32)))
-        self._accumulators.clear(eager=self.model.run_eagerly)
         self._load_stage()
 
-    def add_gradients(self, data: Structure) -> Logs:
-        """Run the model's train step on one micro-batch; returns the logs as of this micro-batch."""
+    def add_part(self, data: Structure) -> Logs:
+        """Run the model's own step on one micro-batch; returns the logs as of this micro-batch."""
         leaves = [as_tensor(leaf) for leaf in keras.tree.flatten(data) if leaf is not None]
         logs, slices = self._function_for(data, leaves)(leaves)
-        self._accumulators.keep(slices)
+        self._keep(slices)
         return dict(logs)
-
-    def commit(self) -> Exception | None:
-        """Change the model by what was gathered; on any failure change nothing.
-
-        Returns the out-of-memory error that the commit survived, if there was one.
-        """
-        return self._commit.run()
 
     def without_xla(self) -> bool:
         """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
@@ -84,18 +72,26 @@ class TwoPhaseStep:
         self._functions.clear()
         return True
 
+    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
+        """What is to be done with gradients, while tracing."""
+        raise NotImplementedError
+
+    def _keep(self, slices: Slices) -> None:
+        """What is to be done with sparse gradients, after each micro-batch."""
+        raise NotImplementedError
+
     def _function_for(self, data: Structure, leaves: list[Any]) -> Any:
         """One trace for all batch sizes; a new one only when another dimension changes."""
         # Not the data itself: a traced function keeps what it refers to alive.
         structure = keras.tree.map_structure(lambda leaf: None if leaf is None else str(leaf.dtype), data)
         if self.model.run_eagerly:
-            return lambda tensors: self._run_train_step(structure, tensors)
+            return lambda tensors: self._run_step(structure, tensors)
         key = str(structure)
         specs, function = self._functions.get(key, ([], None))
         if function is None or not _take(specs, leaves):
             specs = self._widen(specs, leaves)
             function = graph(
-                lambda tensors: self._run_train_step(structure, tensors),
+                lambda tensors: self._run_step(structure, tensors),
                 input_signature=[specs],
                 jit_compile=self._jit_compile,
             )
@@ -113,7 +109,7 @@ class TwoPhaseStep:
             ]
         return [tf.TensorSpec(shape, leaf.dtype) for shape, leaf in zip(shapes, leaves, strict=True)]
 
-    def _run_train_step(self, structure: Structure, tensors: list[Any]) -> tuple[Logs, Slices]:
+    def _run_step(self, structure: Structure, tensors: list[Any]) -> tuple[Logs, Slices]:
         remaining = iter(tensors)
         data = keras.tree.map_structure(lambda leaf: None if leaf is None else next(remaining), structure)
         part = Part(self._share_kind, tf.shape(tensors[0])[0], self._batch_size.read_value())
@@ -121,13 +117,13 @@ class TwoPhaseStep:
         with self._stage.scope() as scope, ExitStack() as overrides:
             for override in self._overrides(part, captured):
                 overrides.enter_context(override)
-            logs: Logs = self.model.train_step(data)
-        slices = self._accumulators.add([g for g, _ in captured], [v for _, v in captured])
+            logs: Logs = getattr(self.model, self.step_name)(data)
+        slices = self._update(captured)
         self._stage.keep(scope)
         return logs, slices
 
     def _overrides(self, part: Part, captured: list[tuple[Any, Any]]) -> list[Any]:
-        """What is different while the train step runs: the update is captured, losses count by share."""
+        """What is different while the step runs: the update is captured, losses count by share."""
 
         def capture(gradients: Any, variables: Any = None) -> None:
             captured.extend(zip(gradients, variables, strict=True))
@@ -175,7 +171,7 @@ class TwoPhaseStep:
 
     def _look_for_obstacles(self, y_pred: Any, sample_weight: Any) -> None:
         """While tracing: what only the running model shows against splitting."""
-        regularised = sum(variable.regularizer is not None for variable in self._accumulators.trainable)
+        regularised = sum(variable.regularizer is not None for variable in self._trainable)
         if any(keras_internals.mask_of(tensor) is not None for tensor in keras.tree.flatten(y_pred)):
             self._found("an output carries a mask")
         if len(self.model.losses) > regularised:
@@ -201,6 +197,63 @@ class TwoPhaseStep:
 
     def _found(self, obstacle: str) -> None:
         self.why_not_split = self.why_not_split or obstacle
+
+
+class TwoPhaseStep(StagedStep):
+    """A training step in two phases.
+
+    >>> step = TwoPhaseStep(model)
+    >>> step.begin(batch_size=64)
+    >>> for part in parts(batch, 16):
+    ...     logs = step.add_part(part)
+    >>> step.commit()
+    """
+
+    step_name = "train_step"
+
+    def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
+        super().__init__(model, weigh_outputs_by_samples=weigh_outputs_by_samples)
+        self._accumulators = Accumulators(self._trainable)
+        self._commit = Commit(model.optimizer, self._accumulators, self._stage, eager=model.run_eagerly)
+
+    def begin(self, batch_size: int) -> None:
+        """Begin a step: nothing accumulated, a stage that holds what the model holds."""
+        super().begin(batch_size)
+        self._accumulators.clear(eager=self.model.run_eagerly)
+
+    def commit(self) -> Exception | None:
+        """Change the model by what was gathered; on any failure change nothing.
+
+        Returns the out-of-memory error that the commit survived, if there was one.
+        """
+        return self._commit.run()
+
+    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
+        return self._accumulators.add([g for g, _ in captured], [v for _, v in captured])
+
+    def _keep(self, slices: Slices) -> None:
+        self._accumulators.keep(slices)
+
+
+class EvaluationStep(StagedStep):
+    """A step of evaluation: metrics move on the stage, and are published when all parts went through."""
+
+    step_name = "test_step"
+
+    def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
+        super().__init__(model, weigh_outputs_by_samples=weigh_outputs_by_samples)
+        self._publish = graph(self._stage.publish)
+
+    def commit(self) -> None:
+        """Publish the metrics; old and new values change places, so that no memory is needed."""
+        self._publish()
+
+    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
+        assert not captured, "evaluation updates no weights"
+        return {}
+
+    def _keep(self, slices: Slices) -> None:
+        del slices
 
 
 def _take(specs: list[Any], leaves: list[Any]) -> bool:

@@ -19,7 +19,7 @@ def _dense(**compile_arguments: Any) -> Any:
     model = keras.Sequential([
         keras.Input((6,)),
         layers.Dense(8, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)),
-        layers.Dense(3, activation="softmax", bias_regularizer="l1"),
+        layers.Dense(3, activation="softmax"),
     ])  # fmt: skip
     arguments: dict[str, Any] = {
         "optimizer": keras.optimizers.Adam(0.01),

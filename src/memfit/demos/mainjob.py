@@ -9,8 +9,8 @@ from typing import Any
 from memfit.demos.rows import train_guarded, train_plain
 from memfit.demos.settings import BATCH_SIZE, EPOCHS, IMAGES
 from memfit.devices import host_memory, run_in_child
-from memfit.errors import DoesNotFit
-from memfit.records import Demo, DemoRow
+from memfit.errors import ChildFailed, DoesNotFit
+from memfit.records import Demo, DemoRow, OutOfMemory
 
 Progress = Callable[[str, Mapping[str, Any]], None]
 
@@ -42,6 +42,14 @@ def run_demo(budget_bytes: int, *, epochs: int = EPOCHS, on_progress: Progress |
     )
 
 
+def _crashed(name: str, batch_size: int, limit_bytes: int, error: ChildFailed) -> dict[str, Any]:
+    """In a pool that is all but empty, TensorFlow's data pipeline ends the process with a signal."""
+    if name != "plain" or error.child_exit_code is None or error.child_exit_code >= 0:
+        raise error
+    oom = OutOfMemory(f"TensorFlow ended the process with signal {-error.child_exit_code}")
+    return DemoRow("plain", True, limit_bytes, batch_size, (), 0.0, error=oom).to_dict()
+
+
 def _run_row(
     name: str,
     function: Callable[..., Any],
@@ -51,13 +59,16 @@ def _run_row(
 ) -> DemoRow:
     tell = on_progress or (lambda name, event: None)
     tell(name, {"begin": True, "steps": job["epochs"] * -(-job["images"] // job["batch_size"])})
-    result = run_in_child(
-        function,
-        {"name": name, **job},
-        limit_bytes=limit_bytes,
-        on_event=lambda event: tell(name, event),
-        environment=_ENVIRONMENT,
-    )
+    try:
+        result = run_in_child(
+            function,
+            {"name": name, **job},
+            limit_bytes=limit_bytes,
+            on_event=lambda event: tell(name, event),
+            environment=_ENVIRONMENT,
+        )
+    except ChildFailed as error:
+        result = _crashed(name, job["batch_size"], limit_bytes, error)
     if "does_not_fit" in result:
         fact, *details = result["does_not_fit"].split("\n  Try: ")[0].split("\n  ")
         raise DoesNotFit(

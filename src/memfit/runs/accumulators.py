@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import backing_variable
 
 Slices = dict[str, tuple[Any, Any]]  # place of the variable -> (indices, values)
@@ -25,16 +24,20 @@ class Accumulators:
         self._dense: dict[int, Any] = {}
         self._slices: dict[str, list[tuple[Any, Any]]] = {}
         self._reached: set[int] = set()
-        self._clear = graph(self._assign_zeros)
 
-    def clear(self, *, eager: bool = False) -> None:
+    @property
+    def count(self) -> int:
+        """How many dense accumulators there are; a graph that zeroes them is stale when this changes."""
+        return len(self._dense)
+
+    def forget(self, *, eager: bool = False) -> None:
         """Begin again from nothing; what a graph gives a gradient to is known from its trace."""
         self._slices.clear()
         if eager:
             self._reached.clear()
-        self._clear()
 
-    def _assign_zeros(self) -> None:
+    def zero(self) -> None:
+        """Set the dense accumulators to zero, eagerly or while tracing."""
         for accumulator in self._dense.values():
             accumulator.assign(tf.zeros_like(accumulator))
 
@@ -56,7 +59,6 @@ class Accumulators:
             shape, dtype = self.trainable[place].shape, backing_variable(self.trainable[place]).dtype
             with tf.init_scope():
                 self._dense[place] = tf.Variable(tf.zeros(shape, dtype), trainable=False)
-            self._clear = graph(self._assign_zeros)
         return self._dense[place]
 
     def keep(self, slices: Slices) -> None:

@@ -29,13 +29,21 @@ class Commit:
         self._accumulators = accumulators
         self._stage = stage
         self._apply: Any = self._write if eager else None
-        self._refer = graph(lambda: [variable.read_value() for variable in self._changing()])
+        self._before: list[Any] = []
         self._on_host = False
 
     def _changing(self) -> list[Any]:
         """Every tf.Variable that a commit may change."""
         variables = [*self._accumulators.trainable, *self._optimizer.variables, *self._stage.variables]
         return [backing_variable(variable) for variable in distinct(variables)]
+
+    def references(self) -> list[Any]:
+        """The values of all variables that may change, eagerly or while tracing."""
+        return [variable.read_value() for variable in self._changing()]
+
+    def remember(self, before: list[Any]) -> None:
+        """Take the values that lead back; nobody else may keep them, or changing costs their memory."""
+        self._before = before
 
     def run(self) -> Exception | None:
         """Change the model; on any failure leave it as it was and raise.
@@ -53,17 +61,17 @@ class Commit:
             self._on_host = True
         if survived is not None:
             self._change_or_go_back(slices)
+        self._before = []
         return survived
 
     def _change_or_go_back(self, slices: Slices) -> None:
-        before = self._refer()
         if self._on_host:
-            before = [as_tensor(aligned_copy(value.numpy())) for value in before]
+            self._before = [as_tensor(aligned_copy(value.numpy())) for value in self._before]
         self._apply = self._apply or graph(self._write, input_signature=[_open_specs(slices)])
         try:
             self._apply(slices)
         except BaseException:
-            for variable, value in zip(self._changing(), before, strict=True):
+            for variable, value in zip(self._changing(), self._before, strict=True):
                 variable.assign(value)
             raise
 

@@ -49,13 +49,20 @@ class StagedStep:
             *keras_internals.global_seed_states(),
         ]
         self._stage = Stage(distinct(others, but=self._trainable))
-        self._load_stage = graph(self._stage.load)
+        self._begin: Any = None
         self._functions: dict[str, tuple[list[Any], Any]] = {}
 
     def begin(self, batch_size: int) -> None:
         """Begin a step: a stage that holds what the model holds."""
-        self._batch_size.assign(as_tensor(np.array(batch_size, np.int32)))
-        self._load_stage()
+        self._begin = self._begin or self._begin_graph()
+        self._begin(as_tensor(np.array(batch_size, np.int32)))
+
+    def _begin_graph(self) -> Any:
+        return graph(self._set_up, input_signature=[tf.TensorSpec((), tf.int32)])
+
+    def _set_up(self, batch_size: Any) -> Any:
+        self._batch_size.assign(batch_size)
+        self._stage.load()
 
     def add_part(self, data: Structure) -> Logs:
         """Run the model's own step on one micro-batch; returns the logs as of this micro-batch."""
@@ -215,11 +222,20 @@ class TwoPhaseStep(StagedStep):
         super().__init__(model, weigh_outputs_by_samples=weigh_outputs_by_samples)
         self._accumulators = Accumulators(self._trainable)
         self._commit = Commit(model.optimizer, self._accumulators, self._stage, eager=model.run_eagerly)
+        self._zeroed = 0
 
     def begin(self, batch_size: int) -> None:
-        """Begin a step: nothing accumulated, a stage that holds what the model holds."""
-        super().begin(batch_size)
-        self._accumulators.clear(eager=self.model.run_eagerly)
+        """Begin a step: nothing accumulated, a stage and a way back that hold what the model holds."""
+        self._commit.remember([])
+        self._accumulators.forget(eager=self.model.run_eagerly)
+        if self._begin is None or self._zeroed != self._accumulators.count:
+            self._begin, self._zeroed = self._begin_graph(), self._accumulators.count
+        self._commit.remember(self._begin(as_tensor(np.array(batch_size, np.int32))))
+
+    def _set_up(self, batch_size: Any) -> Any:
+        super()._set_up(batch_size)
+        self._accumulators.zero()
+        return self._commit.references()
 
     def commit(self) -> Exception | None:
         """Change the model by what was gathered; on any failure change nothing.

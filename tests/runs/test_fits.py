@@ -142,6 +142,11 @@ def _cases() -> dict[str, Any]:  # noqa: C901 - many small models
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.layers[0].trainable = epoch != 0
 
+    class TrainsMore(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.train_on_batch(x[:4], y[:4])
+            self.model.evaluate(x[:8], y[:8], verbose=0)
+
     double = {"first": x, "second": x[:, ::-1].copy()}
     targets = {"sum": x.sum(axis=1, keepdims=True), "part": x[:, :2]}
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -189,6 +194,7 @@ def _cases() -> dict[str, Any]:  # noqa: C901 - many small models
             lambda: two_outputs(run_eagerly=True),
             {**base, "x": double, "y": targets, "shuffle": False},
         ),
+        "callback that trains": (_dense, {**base, "callbacks": [TrainsMore()]}),
         "tensors": (_dense, {**base, "x": tf.constant(x), "y": tf.constant(y)}),
         "inputs and outputs by name": (two_outputs, {**base, "x": double, "y": targets}),
         "not built yet": (deferred, base),
@@ -324,6 +330,38 @@ def test_validation_that_runs_out_goes_on_too() -> None:
     for name, values in roomy["logs"].items():
         assert tight["logs"][name] == pytest.approx(values, rel=1e-6)
     assert tight["attached"] is False
+
+
+def _memory_between_batches(guarded: bool) -> list[int]:
+    import keras
+    import tensorflow as tf
+
+    import memfit
+
+    held: list[int] = []
+
+    class Reads(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            held.append(memfit.devices.device_memory().current_bytes)
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    batches = tf.data.Dataset.range(3).map(lambda _: (tf.ones((64, 65536)), tf.ones((64, 1))))
+    model = keras.Sequential([keras.Input((65536,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    arguments: dict[str, Any] = {"callbacks": [Reads()], "verbose": 0, "shuffle": False}
+    if guarded:
+        memfit.fit(model, batches.with_options(options), **arguments)
+    else:
+        model.fit(batches.with_options(options), **arguments)
+    return held
+
+
+def test_no_batch_is_kept_when_its_step_is_over() -> None:
+    plain = run_limited(_memory_between_batches, "512MiB", guarded=False)
+    ours = run_limited(_memory_between_batches, "512MiB", guarded=True)
+    batch_bytes = 64 * 65536 * 4
+    assert max(ours) < max(plain) + batch_bytes / 2
 
 
 def _does_not_fit() -> dict[str, Any]:

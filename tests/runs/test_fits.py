@@ -150,6 +150,16 @@ def _cases(group: int) -> dict[str, Any]:  # noqa: C901 - many small models
             self.model.train_on_batch(x[:4], y[:4])
             self.model.evaluate(x[:8], y[:8], verbose=0)
 
+    class OwnTestStep(keras.Sequential):
+        def test_step(self, data: Any) -> Any:
+            return {**super().test_step(data), "samples": tf.shape(data[0])[0]}
+
+    def own_test_step() -> Any:
+        keras.utils.set_random_seed(3)
+        model = OwnTestStep([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+
     double = {"first": x, "second": x[:, ::-1].copy()}
     targets = {"sum": x.sum(axis=1, keepdims=True), "part": x[:, :2]}
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -197,6 +207,7 @@ def _cases(group: int) -> dict[str, Any]:  # noqa: C901 - many small models
             lambda: two_outputs(run_eagerly=True),
             {**base, "x": double, "y": targets, "shuffle": False},
         ),
+        "own test_step": (own_test_step, {**base, "validation_data": (x[:9], y[:9])}),
         "callback that trains": (_dense, {**base, "callbacks": [TrainsMore()]}),
         "tensors": (_dense, {**base, "x": tf.constant(x), "y": tf.constant(y)}),
         "inputs and outputs by name": (two_outputs, {**base, "x": double, "y": targets}),

@@ -52,9 +52,8 @@ def run(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         if sys.stderr.isatty():
-            click.echo(
-                "\x1b[?25h", err=True, nl=False
-            )  # an interrupted progress bar may have hidden the cursor
+            # An interrupted progress bar may have hidden the cursor.
+            click.echo("\x1b[?25h", err=True, nl=False)
         click.echo("Interrupted.", err=True)
         return 128 + signal.SIGINT
     return 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from memfit.demos.images import draw_images
 from memfit.devices import device_memory, is_oom, load_keras, load_tensorflow, read_oom
+from memfit.devices.children import Emit
 from memfit.errors import DoesNotFit
 from memfit.records import DemoRow, OutOfMemory
-
-Emit = Callable[[Mapping[str, Any]], None]
 
 IMAGE_SIZE = 128
 

@@ -24,11 +24,10 @@ def main() -> None:
     job = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        answer = {"result": _run(job, channel)}
-        line = json.dumps(answer)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        line = json.dumps({"result": _run(job, channel)})
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever ended the job belongs into the answer
         line = json.dumps({"error": "".join(traceback.format_exception(error))})
     channel.write(line + "\n")
 

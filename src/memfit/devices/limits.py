@@ -8,10 +8,9 @@ has not been measured yet.
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, SupportsIndex
 
-from memfit.devices.frameworks import load_tensorflow
+from memfit.devices.frameworks import load_tensorflow, tensorflow_is_loaded
 from memfit.devices.hosts import check_fits_machine
 from memfit.errors import InvalidSize, RuntimeStarted
 from memfit.units import parse_size
@@ -70,7 +69,7 @@ def _limit_gpus(tensorflow: Any, gpus: list[Any], requested_bytes: int | None, *
 
 def runtime_started() -> bool:
     """Whether TensorFlow's runtime has started: from then on its memory cannot be limited."""
-    if "tensorflow" not in sys.modules:
+    if not tensorflow_is_loaded():
         return False
     from tensorflow.python.eager import context
 
@@ -95,7 +94,7 @@ def _is_true(text: str) -> bool:
 
 
 def _first_gpu() -> Any:
-    if "tensorflow" not in sys.modules:
+    if not tensorflow_is_loaded():
         return None
     return next(iter(load_tensorflow().config.list_physical_devices("GPU")), None)
 
@@ -128,7 +127,8 @@ def describe_allocator() -> str:
 
 def first_device() -> str:
     """The device that training runs on: the first GPU, else the CPU."""
-    return "GPU:0" if load_tensorflow().config.list_physical_devices("GPU") else "CPU:0"
+    load_tensorflow()
+    return "GPU:0" if _first_gpu() else "CPU:0"
 
 
 def pool_bytes(device: str) -> int | None:

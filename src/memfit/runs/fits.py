@@ -9,7 +9,6 @@ import keras
 import numpy as np
 
 from memfit.records import Budget
-from memfit.runs import keras_internals
 from memfit.runs.batches import HostArrays, Structure, can_stay_on_host
 from memfit.runs.guards import Guard
 
@@ -32,11 +31,10 @@ def fit_guarded(
     data = (x, y, arguments.get("sample_weight"))
     if can_stay_on_host(data) and arguments.get("class_weight") is None:
         arguments, data = _without_validation_part(arguments, data)
-        arrays = HostArrays(data)
-        _build(model, arrays, arguments)
-        x, y, arguments = _on_host(guard, _TRAINING, arrays), None, {**arguments, "sample_weight": None}
+        x, y = _on_host(guard, _TRAINING, HostArrays(data)), None
+        arguments = {**arguments, "sample_weight": None}
     validation = arguments.get("validation_data")
-    if isinstance(validation, tuple | list) and can_stay_on_host(tuple(validation)):
+    if guard.evaluates and isinstance(validation, tuple | list) and can_stay_on_host(tuple(validation)):
         arrays = HostArrays(keras.utils.unpack_x_y_sample_weight(tuple(validation)))
         arguments = {**arguments, "validation_data": (_on_host(guard, _VALIDATION, arrays),)}
     with guard.attached():
@@ -49,11 +47,6 @@ def _on_host(guard: Guard, name: str, arrays: HostArrays) -> dict[str, Any]:
     """Leave arrays with the guard; Keras' own adapter puts their indices in the order of the samples."""
     guard.hosts[name] = arrays
     return {name: np.arange(arrays.count)}
-
-
-def _build(model: Any, arrays: HostArrays, arguments: dict[str, Any]) -> None:
-    batch_size = min(arguments.get("batch_size") or 32, arrays.count)
-    keras_internals.build_everything(model, arrays.gather(np.arange(batch_size)))
 
 
 def _without_validation_part(arguments: dict[str, Any], data: Structure) -> tuple[dict[str, Any], Structure]:

@@ -38,6 +38,7 @@ class Guard:
     def __init__(self, model: Any, *, budget: Budget, micro_batch_size: int | None = None) -> None:
         _check_guardable(model)
         self.model = model
+        self.evaluates = is_keras_own(model, "test_step")
         self.hosts: dict[str, HostArrays] = {}  # by the name under which the pipeline carries their indices
         self._budget = budget
         self._ladders = {
@@ -69,7 +70,7 @@ class Guard:
         try:
             with ExitStack() as overrides:
                 overrides.enter_context(overridden(model, "make_train_function", make_train_function))
-                if is_keras_own(model, "test_step"):
+                if self.evaluates:
                     overrides.enter_context(overridden(model, "make_test_function", make_test_function))
                 yield
         finally:

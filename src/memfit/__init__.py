@@ -23,11 +23,22 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import devices, errors
-    from memfit.api import fit, limit
+    from memfit.api import fit, limit, protect, step
     from memfit.errors import MemfitError
     from memfit.records import Budget, Run
 
-__all__ = ["Budget", "MemfitError", "Run", "__version__", "devices", "errors", "fit", "limit"]
+__all__ = [
+    "Budget",
+    "MemfitError",
+    "Run",
+    "__version__",
+    "devices",
+    "errors",
+    "fit",
+    "limit",
+    "protect",
+    "step",
+]
 
 _HOMES = {
     "Budget": "memfit.records",
@@ -35,6 +46,8 @@ _HOMES = {
     "Run": "memfit.records",
     "fit": "memfit.api",
     "limit": "memfit.api",
+    "protect": "memfit.api",
+    "step": "memfit.api",
 }
 _MODULES = ("devices", "errors")
 

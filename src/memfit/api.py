@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import InvalidMicroBatchSize, MemfitError
-from memfit.records import Budget, Doctor
+from memfit.records import Budget, Doctor, Run
 from memfit.units import format_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
 
-__all__ = ["examine", "fit", "limit"]
+__all__ = ["examine", "fit", "limit", "protect", "step"]
 
 
 def fit(
@@ -25,15 +27,16 @@ def fit(
     y: Any = None,
     *,
     budget: str | SupportsIndex | None = None,
-    micro_batch_size: SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | Run | None = None,
     **arguments: Any,
 ) -> Any:
     """Train like `model.fit`, but go on through out-of-memory errors with the same update.
 
     Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
     batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
-    the last `fit` of this model ended), whose gradients add up to those of the whole batch. `budget` is
-    recorded; what is enforced is the limit. The peak of the device is counted from here on.
+    the last `fit` of this model ended; a Run: the sizes of that run, step by step), whose gradients add up
+    to those of the whole batch. `budget` is recorded; what is enforced is the limit. The peak of the device
+    is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
     >>> history.run.micro_batch_size
@@ -42,10 +45,76 @@ def fit(
     load_keras()
     from memfit.runs.fits import fit_guarded
 
-    in_effect = find_budget(budget)
+    return fit_guarded(
+        model,
+        budget=_budget_in_effect(budget),
+        **_micro_batches(micro_batch_size),
+        arguments={"x": x, "y": y, **arguments},
+    )
+
+
+@contextlib.contextmanager
+def protect(
+    model: Any,
+    *,
+    budget: str | SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | Run | None = None,
+) -> Iterator[Any]:
+    """Guard every `fit`, `evaluate`, `predict` and `..._on_batch` of a model inside a `with` block.
+
+    The model is the same object, and afterwards it is as it was; it may be compiled again inside. `.run` of
+    what the block gets says what has happened so far.
+
+    >>> with memfit.protect(model) as protection:
+    ...     model.fit(dataset)
+    >>> protection.run.ooms
+    ()
+    """
+    load_keras()
+    from memfit.runs.protections import Protection
+
+    protection = Protection(model, budget=_budget_in_effect(budget), **_micro_batches(micro_batch_size))
+    with protection.attached_to_calls():
+        yield protection
+
+
+def step(
+    loss_function: Callable[..., Any],
+    optimizer: Any,
+    variables: Iterable[Any],
+    *,
+    budget: str | SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | None = None,
+) -> Any:
+    """A guarded step for a loop of your own: `step(x, y)` returns the loss and updates the variables.
+
+    `loss_function(*batch)` returns the loss of a batch, a mean or a sum over its samples, or a tuple of the
+    loss and further outputs: numbers, which add up like the loss, and values with a row for each sample.
+    Which of these it is, is found out on the first batch. `.run` says what has happened so far.
+
+    >>> step = memfit.step(lambda x, y: mse(y, model(x)), optimizer, model.trainable_variables)
+    >>> for x, y in dataset:
+    ...     loss = step(x, y)
+    """
+    load_keras()
+    from memfit.runs.loops import LoopStep
+
     size = _checked_micro_batch_size(micro_batch_size)
+    in_effect = _budget_in_effect(budget)
+    return LoopStep(loss_function, optimizer, list(variables), budget=in_effect, micro_batch_size=size)
+
+
+def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:
+    in_effect = find_budget(budget)
     _say_what_stands_behind(in_effect)
-    return fit_guarded(model, x, y, budget=in_effect, micro_batch_size=size, arguments=arguments)
+    return in_effect
+
+
+def _micro_batches(size: SupportsIndex | Run | None) -> dict[str, Any]:
+    """Where to start, or which run to repeat."""
+    if isinstance(size, Run):
+        return {"micro_batch_size": None, "replay": size.micro_batches}
+    return {"micro_batch_size": _checked_micro_batch_size(size), "replay": ()}
 
 
 def _checked_micro_batch_size(size: SupportsIndex | None) -> int | None:

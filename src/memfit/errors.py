@@ -14,6 +14,7 @@ MemfitError
 ├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
 ├── CannotGuard                         training that memfit cannot guard exactly
 ├── DoesNotFit                          not even the smallest step fits
+├── TornUpdate                          an update that could go neither forward nor back
 ├── ChildFailed                         a process that memfit started ended badly
 └── CannotWrite (OSError)               output that cannot be written
 
@@ -221,6 +222,19 @@ class DoesNotFit(MemfitError):
     def __init__(self, fact: str, *details: str, suggestion: str, limit_bytes: int | None) -> None:
         self.limit_bytes = limit_bytes
         super().__init__(fact, *details, suggestion=suggestion)
+
+
+class TornUpdate(MemfitError):
+    """An update that ran out half-way, twice, and could go neither forward nor back."""
+
+    def __init__(self, done: int, groups: int) -> None:
+        self.done, self.groups = done, groups
+        super().__init__(
+            f"the update of the weights stopped half-way: {done} of {groups} groups of variables are done.",
+            "Memory that was free before the update was taken by something else while it ran.",
+            "The weights belong to two different steps.",
+            suggestion="load the last checkpoint; a larger limit leaves room for the update",
+        )
 
 
 class ChildFailed(MemfitError):

@@ -194,7 +194,7 @@ class SurvivedOOM(Record):
     """One out-of-memory error that training survived."""
 
     step: int
-    phase: Literal["gradients", "commit", "evaluation"]
+    phase: Literal["gradients", "commit", "evaluation", "prediction"]
     micro_batch_size: int
     next_micro_batch_size: int
     seconds: float

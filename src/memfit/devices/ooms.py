@@ -24,9 +24,12 @@ _OTHERS = re.compile(
     r"|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory|out of memory"
     r"|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
     r"|cuDNN failed to initialize|[Cc]ould not create cudnn handle|failed to create cublas handle"
-    r"|[Ff]ailed to allocate (?:memory|scratch|request)|MemoryError: Unable to allocate",
+    r"|[Ff]ailed to allocate (?:memory|scratch|request)|MemoryError: Unable to allocate"
+    r"|Cannot parse tensor from proto",  # a constant of the graph for which there is no room
 )
-_OTHER_TYPES = ("InternalError", "UnknownError", "AbortedError", "FailedPreconditionError")
+_OTHER_TYPES = (
+    "InternalError", "UnknownError", "AbortedError", "FailedPreconditionError", "InvalidArgumentError",
+)  # fmt: skip
 
 _TENSOR = re.compile(
     r"(?:OOM when )?allocating tensor with shape\s*\[([0-9,]*)\] and type (\S+) on (\S+) by allocator (\S+)"

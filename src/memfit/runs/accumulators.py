@@ -1,7 +1,8 @@
 """Gradients added up over micro-batches.
 
-Dense gradients go into one private variable each. Sparse ones (of embeddings) are kept as the slices that
-they are: a dense copy could be as large as the table, and optimizers treat slices differently.
+Dense gradients go into one private variable each, which takes memory only from the first micro-batch to
+the commit. Sparse ones (of embeddings) are kept as the slices that they are: a dense copy could be as
+large as the table, and optimizers treat slices differently.
 """
 
 from __future__ import annotations
@@ -10,59 +11,84 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.runs.aligned import aligned_copy, as_tensor
 from memfit.runs.keras_internals import backing_variable
+from memfit.runs.shares import Kind, Shares
 
+Gradients = dict[str, Any]  # place of the variable -> its dense gradient
 Slices = dict[str, tuple[Any, Any]]  # place of the variable -> (indices, values)
 
 
 class Accumulators:
-    """One place for each trainable variable; what never gets a gradient takes no memory."""
+    """One place for each variable that is updated; what never gets a gradient takes no memory."""
 
-    def __init__(self, trainable: list[Any]) -> None:
-        self.trainable = trainable
-        self._places = {id(variable): place for place, variable in enumerate(trainable)}
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+        self._places: dict[int, int] = {}
         self._dense: dict[int, Any] = {}
         self._slices: dict[str, list[tuple[Any, Any]]] = {}
         self._reached: set[int] = set()
 
-    @property
-    def count(self) -> int:
-        """How many dense accumulators there are; a graph that zeroes them is stale when this changes."""
-        return len(self._dense)
-
-    def forget(self, *, eager: bool = False) -> None:
-        """Begin again from nothing; what a graph gives a gradient to is known from its trace."""
-        self._slices.clear()
-        if eager:
-            self._reached.clear()
-
-    def zero(self) -> None:
-        """Set the dense accumulators to zero, eagerly or while tracing."""
-        for accumulator in self._dense.values():
-            accumulator.assign(tf.zeros_like(accumulator))
-
-    def add(self, gradients: list[Any], variables: list[Any]) -> Slices:
-        """Add gradients, eagerly or while tracing; sparse ones are returned, to be given to `keep`."""
+    def separate(
+        self, gradients: list[Any], variables: list[Any], *, shares: Shares, kind: Kind
+    ) -> tuple[Gradients, Slices]:
+        """Dense and sparse gradients by place, weighed if that is not done yet; eagerly or while tracing."""
+        dense: Gradients = {}
         slices: Slices = {}
         for gradient, variable in zip(gradients, variables, strict=True):
-            place = self._places[id(variable)]
+            place = str(self._place_of(variable))
             if isinstance(gradient, tf.IndexedSlices):
-                slices[str(place)] = (gradient.indices, gradient.values)
+                values = shares.by_samples(gradient.values) if kind == "mean" else gradient.values
+                slices[place] = (gradient.indices, values)
             elif gradient is not None:
-                self._reached.add(place)
-                self._accumulator(place).assign_add(gradient)
-        return slices
+                dense[place] = shares.by_samples(gradient) if kind == "mean" else gradient
+        return dense, slices
 
-    def _accumulator(self, place: int) -> Any:
-        """The variable for a dense gradient, created when the first one is seen."""
+    def _place_of(self, variable: Any) -> int:
+        if id(variable) not in self._places:
+            self._places[id(variable)] = len(self.variables)
+            self.variables.append(variable)
+        return self._places[id(variable)]
+
+    def places(self) -> list[int]:
+        """All places, those that got no gradient last."""
+        return sorted(range(len(self.variables)), key=lambda place: not self.reaches([place]))
+
+    def reaches(self, places: list[int]) -> bool:
+        """Whether any of these got a gradient."""
+        return any(place in self._reached or str(place) in self._slices for place in places)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a traced update depends on: which variables got a dense or a sparse gradient."""
+        return (len(self.variables), *sorted(self._reached), *sorted(self._slices))
+
+    def begin(self) -> None:
+        """Forget what was gathered."""
+        self._slices.clear()
+        self._reached.clear()
+
+    def take(self, gradients: Gradients, *, first: bool) -> None:
+        """Add dense gradients, or begin with them; eagerly or while tracing."""
+        for name, gradient in gradients.items():
+            accumulator = self._accumulator(int(name), gradient.dtype)
+            if first:
+                accumulator.assign(gradient)
+            else:
+                accumulator.assign_add(gradient)
+
+    def _accumulator(self, place: int, dtype: Any) -> Any:
+        """The variable for a dense gradient; its shape is open, so that it can be emptied."""
         if place not in self._dense:
-            shape, dtype = self.trainable[place].shape, backing_variable(self.trainable[place]).dtype
             with tf.init_scope():
-                self._dense[place] = tf.Variable(tf.zeros(shape, dtype), trainable=False)
+                self._dense[place] = tf.Variable(
+                    tf.zeros((0,), dtype), shape=tf.TensorShape(None), trainable=False
+                )
         return self._dense[place]
 
-    def keep(self, slices: Slices) -> None:
-        """Take the sparse gradients of one micro-batch."""
+    def keep(self, reached: list[str], slices: Slices) -> None:
+        """Take note of what one micro-batch reached, and its sparse gradients."""
+        self._reached.update(map(int, reached))
         for place, pair in slices.items():
             self._slices.setdefault(place, []).append(pair)
 
@@ -73,15 +99,24 @@ class Accumulators:
             for place, pairs in self._slices.items()
         }
 
-    def gradients(self, slices: Slices) -> list[Any]:
-        """The gradient of each variable, as the optimizer takes it; None where there is none."""
-        return [self._gradient(place, slices.get(str(place))) for place in range(len(self.trainable))]
+    def gradient(self, place: int, slices: Slices) -> Any:
+        """The gradient of one variable, as the optimizer takes it; None where there is none."""
+        variable = backing_variable(self.variables[place])
+        if (pair := slices.get(str(place))) is not None:
+            return tf.IndexedSlices(pair[1], pair[0], tf.constant(variable.shape.as_list()))
+        if place not in self._reached:
+            return None
+        return tf.ensure_shape(self._dense[place].read_value(), variable.shape)
 
-    def _gradient(self, place: int, slices: tuple[Any, Any] | None) -> Any:
-        if slices is not None:
-            indices, values = slices
-            return tf.IndexedSlices(values, indices, tf.constant(self.trainable[place].shape.as_list()))
-        return self._dense[place].read_value() if place in self._reached else None
+    def release(self) -> None:
+        """Give the memory of dense gradients back; eagerly or while tracing."""
+        for accumulator in self._dense.values():
+            accumulator.assign(tf.zeros((0,), accumulator.dtype))
+
+    def move_to_host(self) -> None:
+        """Put the dense gradients where they take no memory of the device's pool."""
+        for accumulator in self._dense.values():
+            accumulator.assign(as_tensor(aligned_copy(accumulator.numpy())))
 
 
 def _join(pairs: list[tuple[Any, Any]], part: int) -> Any:

@@ -24,6 +24,11 @@ class Batch(Protocol):
         """How many samples it has."""
         ...
 
+    @property
+    def why_not_split(self) -> str | None:
+        """What in the batch itself stands against cutting it into parts."""
+        ...
+
     def part(self, start: int, stop: int) -> Structure:
         """The samples from `start` to `stop`, as Keras wants them."""
         ...
@@ -35,6 +40,12 @@ def parts(batch: Batch, micro_batch_size: int) -> Iterator[Structure]:
         yield batch.part(start, min(start + micro_batch_size, batch.size))
 
 
+def sizes(batch: Batch, micro_batch_size: int) -> list[int]:
+    """The sizes of those micro-batches."""
+    starts = range(0, batch.size, micro_batch_size)
+    return [min(start + micro_batch_size, batch.size) - start for start in starts]
+
+
 @dataclass(frozen=True)
 class DeviceBatch:
     """A batch as the data pipeline delivered it."""
@@ -42,30 +53,64 @@ class DeviceBatch:
     data: Structure
     size: int
 
+    @property
+    def why_not_split(self) -> str | None:
+        """What in the batch itself stands against cutting it into parts."""
+        for leaf in keras.tree.flatten(self.data):
+            if isinstance(leaf, tf.SparseTensor | tf.RaggedTensor):
+                return f"a batch holds a {type(leaf).__name__}"
+        return None
+
     @classmethod
     def of(cls, element: Any) -> DeviceBatch:
         """A batch from one element of a dataset or generator."""
         element = keras.tree.map_structure(
             lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, element
         )
-        data = keras.utils.unpack_x_y_sample_weight(element)
+        return cls.of_leaves(element)
+
+    @classmethod
+    def of_leaves(cls, data: Structure) -> DeviceBatch:
+        """A batch of arrays and tensors in any structure."""
+        data = keras.tree.map_structure(_with_shape, data)
         leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-        for leaf in leaves:
-            if isinstance(leaf, tf.SparseTensor | tf.RaggedTensor) or len(leaf.shape) == 0:
-                raise CannotGuard(
-                    f"a batch holds a {type(leaf).__name__} of shape {leaf.shape}, not rows of samples",
-                    suggestion="dense arrays whose first dimension is the batch",
-                )
-        sizes = [int(leaf.shape[0]) for leaf in leaves]
-        if len(set(sizes)) > 1:
-            raise BatchSizesDiffer(sizes)
-        return cls(data, sizes[0])
+        if not leaves or any(len(leaf.shape) == 0 for leaf in leaves):
+            raise CannotGuard(
+                "a batch holds a single number, not rows of samples" if leaves else "a batch holds nothing",
+                suggestion="arrays whose first dimension is the batch",
+            )
+        counts = [_rows(leaf) for leaf in leaves]
+        if len(set(counts)) > 1:
+            raise BatchSizesDiffer(counts)
+        return cls(data, counts[0])
 
     def part(self, start: int, stop: int) -> Structure:
         """The samples from `start` to `stop`; the whole batch is not copied."""
         if (start, stop) == (0, self.size):
             return self.data
-        return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[start:stop], self.data)
+        return keras.tree.map_structure(lambda leaf: _cut(leaf, start, stop), self.data)
+
+
+def _with_shape(leaf: Any) -> Any:
+    """Python numbers and lists as arrays, floats in Keras' own float type; everything else as it is."""
+    if leaf is None or hasattr(leaf, "shape"):
+        return leaf
+    array = np.asarray(leaf)
+    return array.astype(_keras_dtype(array))
+
+
+def _rows(leaf: Any) -> int:
+    if isinstance(leaf, tf.RaggedTensor):
+        return int(leaf.nrows())
+    return int(leaf.dense_shape[0]) if isinstance(leaf, tf.SparseTensor) else int(leaf.shape[0])
+
+
+def _cut(leaf: Any, start: int, stop: int) -> Any:
+    if not isinstance(leaf, tf.SparseTensor):
+        return None if leaf is None else leaf[start:stop]
+    sizes = tf.concat([[stop - start], leaf.dense_shape[1:]], axis=0)
+    starts = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], axis=0)
+    return tf.sparse.slice(leaf, tf.cast(starts, tf.int64), tf.cast(sizes, tf.int64))
 
 
 @dataclass(frozen=True)
@@ -96,6 +141,7 @@ class HostBatch:
 
     arrays: HostArrays
     indices: np.ndarray[Any, Any]
+    why_not_split = None
 
     @property
     def size(self) -> int:
@@ -103,8 +149,8 @@ class HostBatch:
         return len(self.indices)
 
     def part(self, start: int, stop: int) -> Structure:
-        """The samples from `start` to `stop`, gathered now."""
-        return self.arrays.gather(self.indices[start:stop])
+        """The samples from `start` to `stop`, gathered now, packed as Keras packs them."""
+        return keras.utils.pack_x_y_sample_weight(*self.arrays.gather(self.indices[start:stop]))
 
 
 def _keras_dtype(array: np.ndarray[Any, Any]) -> Any:

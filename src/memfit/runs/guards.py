@@ -1,247 +1,191 @@
-"""model + data -> Run: every step of training and evaluation guarded."""
+"""Steps tried until they go through: on smaller and smaller micro-batches, on the same samples."""
 
 from __future__ import annotations
 
-import logging
+import gc
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import keras
-import tensorflow as tf
 
-from memfit.devices import device_memory, host_memory, is_oom, limit_in_force, read_oom, reset_peak
-from memfit.errors import CannotGuard, DoesNotFit, NotMeasurable
-from memfit.records import Budget, MicroBatchChange, OutOfMemory, Run, SurvivedOOM
+from memfit.devices import host_memory, is_oom, limit_in_force, read_oom
+from memfit.errors import CannotGuard, DoesNotFit
+from memfit.records import MicroBatchChange, OutOfMemory, SurvivedOOM
 from memfit.runs import keras_internals
-from memfit.runs.batches import Batch, DeviceBatch, HostArrays, parts
-from memfit.runs.keras_internals import overridden
+from memfit.runs.batches import Batch
+from memfit.runs.computations import Computation
+from memfit.runs.examinations import Examined, examine
+from memfit.runs.journals import Journal
 from memfit.runs.ladders import Ladder
-from memfit.runs.shares import what_a_split_changes
-from memfit.runs.steps import EvaluationStep, Logs, StagedStep, TwoPhaseStep
+from memfit.runs.steps import StagedStep
+from memfit.runs.waybacks import bytes_in_use
 from memfit.units import format_size
 
-logger = logging.getLogger("memfit")
+Phase = Literal["gradients", "evaluation", "prediction"]
 
-Step = TypeVar("Step", TwoPhaseStep, EvaluationStep)
-Phase = Literal["gradients", "evaluation"]
+_NAMES: dict[Phase, str] = {
+    "gradients": "Step {next}",
+    "evaluation": "Evaluation after step {steps}",
+    "prediction": "Prediction after step {steps}",
+}
 
-# Where the last training of a model ended, so that the next one need not run out again to find it.
-_last_rungs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+@dataclass
+class Guarded:
+    """One kind of step with the ladder of its micro-batches."""
+
+    computation: Computation
+    phase: Phase
+    ladder: Ladder = field(default_factory=Ladder)
+    examined: Examined | None = None
+    asked: bool = False  # the user named a micro-batch size
 
 
 class Guard:
-    """Trains and evaluates a model batch by batch so that an out-of-memory error costs only time."""
+    """Runs steps on batches so that an out-of-memory error costs only time."""
 
-    def __init__(self, model: Any, *, budget: Budget, micro_batch_size: int | None = None) -> None:
-        _check_guardable(model)
-        self.model = model
-        self.evaluates = is_keras_own(model, "test_step")
-        self.hosts: dict[str, HostArrays] = {}  # by the name under which the pipeline carries their indices
-        self._budget = budget
-        self._ladders = {
-            "gradients": Ladder(micro_batch_size or _last_rungs.get(model)),
-            "evaluation": Ladder(None),
-        }
-        self._training: TwoPhaseStep | None = None
-        self._evaluation: EvaluationStep | None = None
-        self._static_batches = True
-        self._steps = 0
-        self._micro_batches: list[MicroBatchChange] = []
-        self._ooms: list[SurvivedOOM] = []
-        self._notes: list[str] = []
+    def __init__(self, journal: Journal, *, replay: tuple[MicroBatchChange, ...] = ()) -> None:
+        self.journal = journal
+        self._replay = replay
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """While this is open, the model's `fit` goes through the guard; afterwards it is as before."""
-        model, before = self.model, (self.model.train_function, self.model.test_function)
-
-        def make_train_function(force: bool = False) -> None:
-            del force
-            model.train_function = self.train_function
-
-        def make_test_function(force: bool = False) -> None:
-            del force
-            model.test_function = self.test_function
-
-        _reset_peak()
-        try:
-            with ExitStack() as overrides:
-                overrides.enter_context(overridden(model, "make_train_function", make_train_function))
-                if self.evaluates:
-                    overrides.enter_context(overridden(model, "make_test_function", make_test_function))
-                yield
-        finally:
-            model.train_function, model.test_function = before
-
-    def run(self) -> Run:
-        """What has happened so far."""
-        return Run(
-            budget=self._budget,
-            steps=self._steps,
-            micro_batches=tuple(self._micro_batches),
-            ooms=tuple(self._ooms),
-            peak_bytes=_read_peak(),
-            notes=tuple(self._notes),
-        )
-
-    def train_function(self, iterator: Iterator[Any]) -> Logs:
-        """What Keras calls for each step of an epoch: fetch the batch, then train on it."""
-        return self._for_each_batch(iterator, self.train_on)
-
-    def test_function(self, iterator: Iterator[Any]) -> Logs:
-        """What Keras calls for each step of an evaluation: fetch the batch, then evaluate on it."""
-        return self._for_each_batch(iterator, self.evaluate_on)
-
-    def _for_each_batch(self, iterator: Iterator[Any], work: Callable[[Batch], Logs]) -> Logs:
-        logs: Logs | None = None
-        self._static_batches = self.model.run_eagerly or _has_static_batches(iterator)
-        for _ in range(self.model.steps_per_execution):
+    def run(self, guarded: Guarded, batch: Batch) -> Any:
+        """One step on one batch, split and tried again as often as it takes; what the step returns."""
+        examined = self._examined(guarded, batch)
+        self._climb(guarded, batch)
+        tried_again = False
+        while True:
+            size = self._size_for(guarded, examined, batch)
+            in_use, began = bytes_in_use(), time.perf_counter()
             try:
-                element = next(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                if logs is None:
-                    raise
+                outputs = examined.step.gather(batch, size)
                 break
-            logs = work(self._batch_of(element))
-        assert logs is not None
-        return logs
+            except Exception as error:
+                if not is_oom(error):
+                    raise
+                oom = error.with_traceback(None)  # whose frames would keep tensors alive
+            seconds = time.perf_counter() - began
+            after = None if size < batch.size and self._replay else self._step_down(guarded, batch, in_use)
+            if after is None and tried_again:
+                raise self._nothing_smaller(examined, batch, oom) from oom
+            tried_again = after is None
+            self._tell_oom(guarded, oom, size, after or size, seconds)
+            gc.collect()
+        self._commit(guarded, size)
+        self._note(guarded, examined, size, batch.size)
+        return outputs
 
-    def _batch_of(self, element: Any) -> Batch:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(element)
-        if isinstance(x, dict):
-            for name, arrays in self.hosts.items():
-                if name in x:
-                    return arrays.batch(x[name].numpy())
-        return DeviceBatch.of(element)  # also what a callback trains on in between
+    def _examined(self, guarded: Guarded, batch: Batch) -> Examined:
+        if guarded.examined is None:
+            try:
+                guarded.examined = examine(guarded.computation, batch)
+            except Exception as error:
+                if not is_oom(error):
+                    raise
+                raise self._does_not_fit("what weights and optimizer need", error) from error
+            for note in guarded.examined.notes:
+                self.journal.tell_once(note)
+        return guarded.examined
 
-    def train_on(self, batch: Batch) -> Logs:
-        """One training step on one batch, split and tried again as often as it takes."""
-        if self._training is None:
-            self._training = self._prepare(batch, TwoPhaseStep)
-        step = self._training
-        logs = self._run_parts(step, batch, "gradients")
-        self._commit(step, self._ladders["gradients"].size_for(batch.size))
-        self._steps += 1
-        return logs
+    def _climb(self, guarded: Guarded, batch: Batch) -> None:
+        if guarded.ladder.step_up(bytes_in_use()) and guarded.phase == "gradients":
+            size = guarded.ladder.size_for(batch.size)
+            self.journal.tell(f"Less memory is in use again: back to micro-batches of {size}.")
 
-    def evaluate_on(self, batch: Batch) -> Logs:
-        """One step of evaluation on one batch, split and tried again as often as it takes."""
-        if self._evaluation is None:
-            self._evaluation = self._prepare(batch, EvaluationStep)
-        logs = self._run_parts(self._evaluation, batch, "evaluation")
-        self._evaluation.commit()
-        return logs
+    def _size_for(self, guarded: Guarded, examined: Examined, batch: Batch) -> int:
+        size = guarded.ladder.size_for(batch.size)
+        if self._replay and guarded.phase == "gradients":
+            past = [change for change in self._replay if change.step <= self.journal.steps]
+            size = min(past[-1].micro_batch_size if past else batch.size, batch.size)
+        reason = examined.why_not_split or batch.why_not_split
+        if reason is None or size == batch.size:
+            return size
+        if guarded.asked:
+            raise CannotGuard(
+                f"a batch of {batch.size} would have to be split, but {reason}",
+                suggestion=f"batch_size={size}",
+            )
+        return batch.size
 
-    def _commit(self, step: TwoPhaseStep, micro_batch_size: int) -> None:
+    def _step_down(self, guarded: Guarded, batch: Batch, in_use_bytes: int | None) -> int | None:
+        assert guarded.examined is not None
+        if guarded.examined.why_not_split or batch.why_not_split:
+            return None
+        return guarded.ladder.step_down(batch.size, in_use_bytes)
+
+    def _tell_oom(self, guarded: Guarded, error: Exception, before: int, after: int, seconds: float) -> None:
+        oom, steps = read_oom(error), self.journal.steps
+        what = _NAMES[guarded.phase].format(next=steps + 1, steps=steps)
+        lost = f"{seconds:.0f} s were lost, no sample was."
+        note = f"{what} ran out of memory at micro-batch {before}, {oom.describe()}. "
+        if after < before:
+            note += (
+                f"Going on with micro-batches of {after}, on the same samples: the update is the same. {lost}"
+            )
+        else:
+            note += f"Trying once more, on the same samples. {lost}"
+        self.journal.survived(SurvivedOOM(steps, guarded.phase, before, after, seconds, oom), note)
+        assert guarded.examined is not None
+        if guarded.examined.step.without_xla():
+            self.journal.tell("After an out-of-memory error XLA may abort the process: going on without XLA.")
+
+    def _commit(self, guarded: Guarded, size: int) -> None:
+        assert guarded.examined is not None
         began = time.perf_counter()
         try:
-            survived = step.commit()
+            survived = guarded.examined.step.commit()
         except Exception as error:
             if not is_oom(error):
                 raise
             raise self._does_not_fit("the update of the weights", error) from error
         if survived is not None:
-            size, seconds, oom = micro_batch_size, time.perf_counter() - began, read_oom(survived)
-            self._ooms.append(SurvivedOOM(self._steps, "commit", size, size, seconds, oom))
-            self._tell(
-                f"The update of step {self._steps + 1} ran out {oom.describe()} and was taken back. "
-                "Going on with the old weights copied to the host before each update."
+            oom, seconds = read_oom(survived), time.perf_counter() - began
+            self.journal.survived(
+                SurvivedOOM(self.journal.steps, "commit", size, size, seconds, oom),
+                f"The update of step {self.journal.steps + 1} ran out {oom.describe()} and was taken back. "
+                "It went through with the old weights copied to the host.",
             )
 
-    def _prepare(self, batch: Batch, kind: type[Step]) -> Step:
-        try:
-            keras_internals.build_everything(self.model, batch.part(0, min(batch.size, 2)))
-            return kind(self.model, weigh_outputs_by_samples=self._static_batches)
-        except Exception as error:
-            if not is_oom(error):
-                raise
-            raise self._does_not_fit("what weights and optimizer need", error) from error
-
-    def _run_parts(self, step: StagedStep, batch: Batch, phase: Phase) -> Logs:
-        """Phase one, on smaller and smaller micro-batches until it goes through."""
-        while True:
-            micro_batch_size = self._ladders[phase].size_for(batch.size)
-            began = time.perf_counter()
-            try:
-                logs = self._try_parts(step, batch, micro_batch_size)
-            except Exception as error:
-                if not is_oom(error):
-                    raise
-                self._step_down(step, batch, phase, error, seconds=time.perf_counter() - began)
-                continue
-            if step.why_not_split is not None:
-                self._tell_once(f"Batches of this model cannot be split: {step.why_not_split}.")
-            if phase == "gradients":
-                self._note_micro_batch(micro_batch_size, batch.size)
-            return logs
-
-    def _try_parts(self, step: StagedStep, batch: Batch, micro_batch_size: int) -> Logs:
-        step.begin(batch.size)
-        logs: Logs = {}
-        for part in parts(batch, micro_batch_size):
-            _check_splittable(step, batch.size, micro_batch_size)
-            logs = step.add_part(part)
-        _check_splittable(step, batch.size, micro_batch_size)  # tracing may have found an obstacle
-        return logs
-
-    def _step_down(
-        self, step: StagedStep, batch: Batch, phase: Phase, error: Exception, *, seconds: float
-    ) -> None:
-        ladder = self._ladders[phase]
-        before = ladder.size_for(batch.size)
-        if step.why_not_split is not None:
-            what = f"a step on {batch.size} samples"
-            raise self._does_not_fit(what, error, f"It cannot be split: {step.why_not_split}.") from error
-        after = ladder.step_down(batch.size)
-        if after is None:
-            raise self._does_not_fit("a step on one sample", error) from error
-        oom = read_oom(error)
-        if phase == "gradients":
-            _last_rungs[self.model] = after
-        self._ooms.append(SurvivedOOM(self._steps, phase, before, after, seconds, oom))
-        self._tell_split(phase, oom, before, after)
-        if step.without_xla():
-            self._tell("After an out-of-memory error XLA may abort the process: going on without XLA.")
-
-    def _tell_split(self, phase: Phase, oom: OutOfMemory, before: int, after: int) -> None:
-        what = f"Step {self._steps + 1}" if phase == "gradients" else f"Evaluation after step {self._steps}"
-        self._tell(
-            f"{what} ran out of memory at micro-batch {before}, {oom.describe()}. "
-            f"Going on with micro-batches of {after}, on the same samples."
-        )
-
-    def _tell(self, note: str) -> None:
-        self._notes.append(note)
-        logger.warning("%s", note)
-
-    def _tell_once(self, note: str) -> None:
-        if note not in self._notes:
-            self._tell(note)
-
-    def _note_micro_batch(self, size: int, batch_size: int) -> None:
-        before = self._micro_batches[-1].micro_batch_size if self._micro_batches else None
-        ragged = before is not None and batch_size == size < before  # the short batch that ends an epoch
-        if size == before or ragged:
+    def _note(self, guarded: Guarded, examined: Examined, size: int, batch_size: int) -> None:
+        if guarded.phase != "gradients":
             return
-        self._micro_batches.append(MicroBatchChange(self._steps, size))
-        if size < batch_size:
-            for note in what_a_split_changes(self.model):
-                self._tell_once(note)
+        if self.journal.note_micro_batch(size, batch_size) and size < batch_size:
+            for note in what_a_split_changes(guarded.computation.model, examined.step):
+                self.journal.tell_once(note)
+        self.journal.steps += 1
+
+    def _nothing_smaller(self, examined: Examined, batch: Batch, error: Exception) -> DoesNotFit:
+        reason = examined.why_not_split or batch.why_not_split
+        if reason is None:
+            return self._does_not_fit("a step on one sample", error)
+        return self._does_not_fit(f"a step on {batch.size} samples", error, f"It cannot be split: {reason}.")
 
     def _does_not_fit(self, what: str, error: Exception, *reasons: str) -> DoesNotFit:
         limit_bytes = limit_in_force()
         limit = "no limit is in force" if limit_bytes is None else f"the limit is {format_size(limit_bytes)}"
         return DoesNotFit(
             f"{what} does not fit: {limit}.",
-            f"It ran out {read_oom(error).describe()}.",
+            f"It ran out {_describe(read_oom(error))}.",
             *reasons,
-            f"The model is as it was after step {self._steps}.",
+            f"The model is as it was after step {self.journal.steps}.",
             suggestion=_more_room(limit_bytes),
             limit_bytes=limit_bytes,
         )
+
+
+def _describe(oom: OutOfMemory) -> str:
+    return oom.describe()
+
+
+def what_a_split_changes(model: Any, step: Any) -> list[str]:
+    """What is not the same any more when batches are split, in words; empty when everything is."""
+    notes = []
+    layers = [] if model is None else keras_internals.all_layers(model)
+    if any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in layers):
+        notes.append("BatchNormalization takes its statistics from micro-batches.")
+    if isinstance(step, StagedStep) and step.stage.draws:
+        notes.append("Random layers such as Dropout draw for each micro-batch.")
+    return notes
 
 
 def _more_room(limit_bytes: int | None) -> str:
@@ -249,54 +193,3 @@ def _more_room(limit_bytes: int | None) -> str:
     if limit_bytes is None or 2 * limit_bytes > host_memory().usable_total_bytes:
         return "a smaller model or smaller samples; memfit doctor shows the memory there is"
     return f'memfit.limit("{2 * limit_bytes >> 20}MiB")'
-
-
-def _check_splittable(step: StagedStep, batch_size: int, micro_batch_size: int) -> None:
-    if micro_batch_size < batch_size and step.why_not_split is not None:
-        raise CannotGuard(
-            f"a batch of {batch_size} would have to be split, but {step.why_not_split}",
-            suggestion=f"batch_size={micro_batch_size}",
-        )
-
-
-def is_keras_own(model: Any, method: str) -> bool:
-    """Whether a model has Keras' own method of this name, neither overridden nor replaced."""
-    return method not in vars(model) and getattr(type(model), method) is getattr(keras.Model, method)
-
-
-def _check_guardable(model: Any) -> None:
-    if not isinstance(model, keras.Model):
-        raise CannotGuard(
-            f"expected a keras.Model, received {type(model).__name__}", suggestion="memfit.fit(model, x, y)"
-        )
-    if not getattr(model, "compiled", False):
-        raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
-    if keras_internals.strategy_of(model) is not None:
-        raise CannotGuard(
-            "the model was created under a distribution strategy", suggestion="model.fit(...)  # unguarded"
-        )
-    for name in ("train_step", "compute_loss"):
-        if not is_keras_own(model, name):
-            raise CannotGuard(
-                f"{type(model).__name__} has its own {name}", suggestion="model.fit(...)  # unguarded"
-            )
-
-
-def _has_static_batches(iterator: Any) -> bool:
-    """Whether the data pipeline knows the size of its batches: plain Keras weighs some metrics by it."""
-    specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
-    return all(spec is None or spec.shape.rank is None or spec.shape[0] is not None for spec in specs)
-
-
-def _reset_peak() -> None:
-    try:
-        reset_peak()
-    except NotMeasurable:
-        return
-
-
-def _read_peak() -> int | None:
-    try:
-        return device_memory().peak_bytes
-    except NotMeasurable:
-        return None

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from memfit.errors import CannotGuard
 
@@ -24,6 +26,7 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
         super().__init__(state_mapping=staged, collect_losses=True, initialize_variables=False)
         self._staged = {id(variable) for variable, _ in staged}
         self.written: dict[int, Any] = {}
+        self.strangers: list[Any] = []
 
     def get_current_value(self, variable: Any) -> Any:
         """The staged value, else the variable itself."""
@@ -33,19 +36,34 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take an assignment into the stage, and remember which variable it was for."""
         variable = update[0]
-        if id(variable) not in self._staged:
+        if variable.trainable and id(variable) not in self._staged:
             raise CannotGuard(
-                f"its train step assigns to {variable.path}, which is "
-                + ("a trainable weight" if variable.trainable else "no variable that the model tracks"),
+                f"the step assigns to {variable.path}, which is a trainable weight",
                 suggestion="self.add_weight(..., trainable=False) for what a layer assigns to",
             )
+        if id(variable) not in self._staged:
+            self.strangers.append(variable)
         self.written[id(variable)] = variable
         super().add_update(update)
 
 
+@contextmanager
+def outside_scopes() -> Iterator[None]:
+    """Create variables for good, although a scope is open and a graph is being traced."""
+    from keras.src.backend.common import global_state
+
+    scope = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        with tf.init_scope():
+            yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", scope)
+
+
 def backing_variable(variable: Any) -> Any:
-    """The tf.Variable behind a Keras variable, whatever scope is open."""
-    return variable._value
+    """The tf.Variable behind a Keras variable, whatever scope is open; a tf.Variable is its own."""
+    return variable if isinstance(variable, tf.Variable) else variable._value
 
 
 def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
@@ -55,13 +73,22 @@ def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
     """
 
     def symbolic(leaf: Any) -> Any:
-        return None if leaf is None else keras.KerasTensor((None, *leaf.shape[1:]), leaf.dtype)
+        if leaf is None:
+            return None
+        sparse = isinstance(leaf, tf.SparseTensor)
+        return keras.KerasTensor((None, *leaf.shape[1:]), leaf.dtype, sparse=sparse)
 
     model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
 
 
+def is_built(model: Any) -> bool:
+    """Whether all layers, the compiled loss, the compiled metrics and the optimizer have their variables."""
+    parts = [model._compile_loss, model._compile_metrics, model.optimizer, *all_layers(model)]
+    return all(part is None or part.built for part in parts)
+
+
 def loss_tracker(model: Any) -> Any:
-    """The metric that averages the loss over an epoch."""
+    """The metric that averages the loss over an epoch, or None."""
     return model._loss_tracker
 
 
@@ -74,6 +101,20 @@ def output_trackers(model: Any) -> list[Any]:
     """The metrics that average the loss of each output; empty with one output."""
     compiled = compiled_loss(model)
     return [] if compiled is None else list(compiled.metrics)
+
+
+def other_metrics(model: Any) -> list[Any]:
+    """Every metric of the model and its layers but those that Keras keeps for the losses."""
+    flat: list[Any] = []
+    for metric in model.metrics:
+        flat.extend(metric.metrics if metric is model._compile_metrics else [metric])
+    own = {id(loss_tracker(model)), *map(id, output_trackers(model))}
+    return [metric for metric in flat if id(metric) not in own]
+
+
+def metric_function(metric: Any) -> Callable[..., Any]:
+    """The function that a metric made from a function averages, with its arguments bound."""
+    return lambda y_true, y_pred: metric._fn(y_true, y_pred, **metric._fn_kwargs)
 
 
 def all_layers(model: Any) -> list[Any]:
@@ -97,12 +138,37 @@ def seed_of(layer: Any) -> Any:
 def output_losses(model: Any) -> list[Any]:
     """The loss object of each output, in order; known once the model is built."""
     compiled = compiled_loss(model)
-    return [] if compiled is None else [entry.loss for entry in compiled._flat_losses]
+    return [entry.loss for entry in compiled._flat_losses] if compiled is not None and compiled.built else []
 
 
-def aggregate_added_loss(model: Any, loss: Any) -> Any:
-    """A loss from `add_loss` or a regulariser as the scalar that Keras adds to the total."""
-    return model._aggregate_additional_loss(loss)
+@contextmanager
+def wrapped_output_losses(model: Any, wrap: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Replace the loss of each output by `wrap(place, loss)`, for a while."""
+    compiled = compiled_loss(model)
+    if compiled is None or not compiled.built:
+        yield
+        return
+    before = compiled._flat_losses
+    compiled._flat_losses = [
+        entry._replace(loss=wrap(place, entry.loss)) for place, entry in enumerate(before)
+    ]
+    try:
+        yield
+    finally:
+        compiled._flat_losses = before
+
+
+def wrapped_added_losses(model: Any, wrap: Callable[[Any], Any]) -> Any:
+    """Pass every loss from `add_loss` or a regulariser through `wrap`, for a while."""
+    aggregate = model._aggregate_additional_loss
+    return overridden(model, "_aggregate_additional_loss", lambda loss: wrap(aggregate(loss)))
+
+
+def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
+    """The weight of each sample from the weight of its class."""
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    return data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
 
 
 def mask_of(tensor: Any) -> Any:
@@ -110,21 +176,167 @@ def mask_of(tensor: Any) -> Any:
     return getattr(tensor, "_keras_mask", None)
 
 
+def compiled_parts(model: Any) -> tuple[Any, ...]:
+    """What `compile` replaces."""
+    return (model.optimizer, model._compile_loss, model._compile_metrics, model.compiled)
+
+
+@contextmanager
+def optimizers_kept_whole(model: Any) -> Iterator[None]:
+    """Leave no optimizer half built: if its slots do not fit, it is as if nobody had begun."""
+    before = [
+        (optimizer, _attributes(optimizer)) for optimizer in optimizers_of(model) if not optimizer.built
+    ]
+    try:
+        yield
+    except BaseException:
+        for optimizer, attributes in before:
+            _put_back(optimizer, attributes)
+        raise
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a model holds as attributes, and those inside them."""
+    held = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
+    return held + [inner for outer in held if (inner := getattr(outer, "inner_optimizer", None)) is not None]
+
+
+def _attributes(optimizer: Any) -> dict[str, Any]:
+    """What an optimizer consists of; lists and tracked ids by value, since building extends them in place."""
+    attributes = {name: (value, _copy(value)) for name, value in vars(optimizer).items()}
+    attributes[""] = (None, {name: set(ids) for name, ids in optimizer._tracker.stored_ids.items()})
+    return attributes
+
+
+def _copy(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else None
+
+
+def _put_back(optimizer: Any, attributes: dict[str, Any]) -> None:
+    _, tracked = attributes.pop("")
+    optimizer._tracker.stored_ids.update(tracked)
+    vars(optimizer).clear()
+    for name, (value, items) in attributes.items():
+        if items is not None:
+            value[:] = items
+        vars(optimizer)[name] = value
+
+
 def strategy_of(model: Any) -> Any:
     """The distribution strategy that the model was created under, or None."""
     return model._distribute_strategy
 
 
+def optimizer_targets(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for."""
+    return list(optimizer._trainable_variables)
+
+
 @contextmanager
-def overridden(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def captured_updates(capture: Callable[[Any, list[Any], list[Any]], None]) -> Iterator[None]:
+    """Hand every `optimizer.apply` of this thread to `capture`, whichever optimizer it is.
+
+    Patched where it is defined, in all classes: the optimizers that a step uses are not known, and one
+    that was overlooked would change the weights.
+    """
+    thread = threading.get_ident()
+
+    def hook(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if threading.get_ident() != thread:
+                return original(optimizer, grads, trainable_variables)
+            targets = optimizer_targets(optimizer) if trainable_variables is None else trainable_variables
+            capture(optimizer, list(grads), list(targets))
+            return None
+
+        return apply
+
+    with ExitStack() as patches:
+        for kind in _with_subclasses(keras.optimizers.Optimizer):
+            owner = next(cls for cls in kind.__mro__ if "apply" in vars(cls))
+            if not hasattr(vars(owner)["apply"], "_memfit"):
+                hooked = hook(vars(owner)["apply"])
+                hooked._memfit = True  # type: ignore[attr-defined]
+                patches.enter_context(replaced(owner, "apply", hooked))
+        yield
+
+
+def _with_subclasses(kind: Any) -> list[Any]:
+    found = [kind]
+    for child in kind.__subclasses__():
+        found.extend(_with_subclasses(child))
+    return found
+
+
+_DRAWS_BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "beta", "binomial")
+
+
+@contextmanager
+def quiet(model: Any) -> Iterator[None]:
+    """Let nothing but the samples differ between rows: the same draws for each, no batch statistics."""
+    from keras.src.backend import random
+
+    def same_for_each_row(draw: Callable[..., Any]) -> Callable[..., Any]:
+        def quiet_draw(shape: Any, *arguments: Any, **options: Any) -> Any:
+            rows = tf.convert_to_tensor(shape)
+            one = tf.concat([tf.ones_like(rows[:1]), rows[1:]], axis=0)
+            return tf.broadcast_to(draw(one, *arguments, **options), rows)
+
+        return quiet_draw
+
+    with ExitStack() as patches:
+        for name in _DRAWS_BY_SHAPE:
+            if hasattr(random, name):
+                patches.enter_context(replaced(random, name, same_for_each_row(getattr(random, name))))
+        patches.enter_context(replaced(random, "dropout", lambda inputs, *_, **__: inputs))
+        for layer in [] if model is None else all_layers(model):
+            if isinstance(layer, keras.layers.BatchNormalization):
+                patches.enter_context(overridden(layer, "call", _without_batch_statistics(layer)))
+        yield
+
+
+def _without_batch_statistics(layer: Any) -> Callable[..., Any]:
+    call = layer.call
+    return lambda inputs, training=None, mask=None: call(inputs, training=False, mask=mask)
+
+
+@contextmanager
+def predictions_on_host(concatenate: Callable[[list[Any]], Any]) -> Iterator[None]:
+    """Let `predict` join its batches with `concatenate`, which gets None back where it should not."""
+    from keras.src.backend.tensorflow import trainer
+
+    join = trainer.potentially_ragged_concat
+
+    def joined(tensors: list[Any]) -> Any:
+        ours = concatenate(tensors)
+        return join(tensors) if ours is None else ours
+
+    with replaced(trainer, "potentially_ragged_concat", joined):
+        yield
+
+
+@contextmanager
+def overridden(owner: Any, name: str, function: Any) -> Iterator[None]:
     """Replace a method on one instance for a while, past Keras' attribute tracking."""
     attributes = vars(owner)
-    before = attributes.get(name)
+    missing = object()
+    before = attributes.get(name, missing)
     attributes[name] = function
     try:
         yield
     finally:
-        if before is None:
+        if before is missing:
             del attributes[name]
         else:
             attributes[name] = before
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute of a class or module for a while."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

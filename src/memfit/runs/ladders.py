@@ -1,22 +1,60 @@
-"""The micro-batch: where it starts, how it steps down."""
+"""The micro-batch: where it starts, how it steps down, when it grows back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+# A size that failed is tried again only when this much less is in use than when it failed. The peak of a
+# step moves by several per cent by itself, and each failure costs TensorFlow's ten seconds.
+_LEAST_RELIEF_BYTES = 1 << 20
+_LEAST_RELIEF = 0.02
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A size that ran out, with what was in use before the step; None where nobody counts."""
+
+    size: int
+    in_use_bytes: int | None
+
 
 class Ladder:
-    """The micro-batch size for each batch; halves when a step ran out, never below one sample."""
+    """The micro-batch size for each batch.
 
-    def __init__(self, start: int | None) -> None:
-        self._rung = start
+    It halves when a step ran out, never below one sample, and goes back up the way it came when less is
+    in use before a step than when the size above failed.
+    """
+
+    def __init__(self, start: int | None = None) -> None:
+        self._start = start
+        self._failures: list[_Failure] = []
 
     def size_for(self, batch_size: int) -> int:
         """The micro-batch size for a batch: the rung, but not more than the batch has."""
-        return batch_size if self._rung is None else min(self._rung, batch_size)
+        rung = self._rung()
+        return batch_size if rung is None else min(rung, batch_size)
 
-    def step_down(self, batch_size: int) -> int | None:
+    def _rung(self) -> int | None:
+        return -(-self._failures[-1].size // 2) if self._failures else self._start
+
+    def step_down(self, batch_size: int, in_use_bytes: int | None = None) -> int | None:
         """The next smaller size, from now on; None when one sample was too much already."""
         size = self.size_for(batch_size)
         if size == 1:
             return None
-        self._rung = -(-size // 2)
-        return self._rung
+        self._failures.append(_Failure(size, in_use_bytes))
+        return self._rung()
+
+    def step_up(self, in_use_bytes: int | None) -> bool:
+        """Go back up one rung if the pressure that led down is gone; whether it did."""
+        if not self._failures or in_use_bytes is None:
+            return False
+        before = self._failures[-1].in_use_bytes
+        if before is None or in_use_bytes > before - max(_LEAST_RELIEF_BYTES, int(_LEAST_RELIEF * before)):
+            return False
+        self._failures.pop()
+        return True
+
+    def start_at(self, size: int) -> None:
+        """Begin at this size, whatever was before."""
+        self._start, self._failures = size, []

@@ -1,79 +1,137 @@
 """What part of the batch's loss a micro-batch's loss is, so that the parts add up to the whole exactly.
 
-A mean over samples counts by samples, a sum counts fully, a mean over sample weights counts by weights.
-Regularisation belongs to the batch as a whole and is spread over its parts by samples.
+A mean over samples counts by samples, a mean over valid elements by those, a mean over sample weights by
+weights; a sum counts fully. Regularisation belongs to the batch as a whole and is spread by samples.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import keras
+import numpy as np
 import tensorflow as tf
 
-from memfit.runs import keras_internals
+from memfit.runs.keras_internals import mask_of, overridden
 
-ShareKind = Literal["samples", "sum", "weights"]
+# How a value of the whole batch follows from those of its parts: their mean by samples, their sum, the
+# value after the last part, the rows of all parts one below the other, or in no such way.
+Kind = Literal["mean", "sum", "last", "rows", "neither"]
+Vector = np.ndarray[Any, Any]
 
-_KINDS: dict[str | None, ShareKind] = {
-    "sum_over_batch_size": "samples",
-    "mean": "samples",
-    "sum": "sum",
-    "mean_with_sample_weight": "weights",
-}
+# What the loss of an output is divided by: samples, nothing (a sum), or something that only the data say.
+Measure = Literal["samples", "nothing", "data"]
 
-
-def share_kind(model: Any) -> ShareKind | None:
-    """How the model's losses add up over micro-batches; None when they differ or do not add up."""
-    kinds = {_KINDS.get(getattr(loss, "reduction", None)) for loss in keras_internals.output_losses(model)}
-    return kinds.pop() if len(kinds) == 1 else None
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
-def why_not_split(model: Any) -> str | None:
-    """What in the compiled model stands against splitting its batches; None when nothing does."""
-    losses = keras_internals.output_losses(model)
-    if share_kind(model) is None:
-        reductions = ", ".join(str(getattr(loss, "reduction", "unknown")) for loss in losses)
-        return f"its losses cannot be added up over parts of a batch (reductions: {reductions or 'no loss'})"
-    for loss in losses:
-        if type(loss).__call__ is not keras.Loss.__call__ or isinstance(loss, keras.losses.Circle):
-            return f"its loss {loss.name} does not keep the samples apart"
-    if type(model.optimizer).apply_gradients is not keras.optimizers.Optimizer.apply_gradients:
-        return "its optimizer changes gradients in an apply_gradients of its own"
-    if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
-        return "its inputs have a fixed batch size"
-    if any(getattr(layer, "stateful", False) for layer in keras_internals.all_layers(model)):
-        return "a layer carries state from one batch to the next"
-    return None
+@dataclass
+class Weighing:
+    """How the values of one step add up over parts; assumed until a probe has looked."""
+
+    gradients: Kind = "sum"
+    outputs: list[Kind] | None = None
+    observed: dict[int, Kind] = field(default_factory=dict)
 
 
-def what_a_split_changes(model: Any) -> list[str]:
-    """What is not the same any more when batches are split, in words; empty when everything is."""
-    layers = keras_internals.all_layers(model)
-    notes = []
-    if any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in layers):
-        notes.append("BatchNormalization takes its statistics from micro-batches.")
-    if any(keras_internals.seed_of(layer) is not None for layer in layers):
-        notes.append("Random layers such as Dropout draw for each micro-batch.")
-    return notes
+class Shares:
+    """The shares of one micro-batch while its step is traced or run: by samples, then by output loss."""
 
-
-class Part:
-    """How much of the whole batch one micro-batch is; scalars, eager or in the graph."""
-
-    def __init__(self, kind: ShareKind | None, samples: Any, batch_size: Any) -> None:
+    def __init__(self, vector: Any, samples: Any, weighing: Weighing) -> None:
         self.samples = samples
-        self._kind = kind
-        self._batch_size = batch_size
+        self.observed: list[Any] = []
+        self.observed_names: list[str | None] = []  # None for a loss that a layer adds
+        self.denominators: dict[int, Any] = {}
+        self.measures: dict[int, Measure] = {}
+        self._vector = vector
+        self._weighing = weighing
 
-    def of_data(self, loss: Any) -> Any:
-        """A data loss as its part of the batch's."""
-        return loss if self._kind == "sum" else self.of_batch(loss)
-
-    def of_batch(self, value: Any) -> Any:
+    def by_samples(self, value: Any) -> Any:
         """A value of the batch as a whole, spread by samples."""
-        return value * (tf.cast(self.samples, value.dtype) / tf.cast(self._batch_size, value.dtype))
+        return value * tf.cast(self._vector[0], value.dtype)
 
     def whole(self, part: Any) -> Any:
-        """The value whose mean, weighted by samples, makes the batch's loss again."""
-        return part * (tf.cast(self._batch_size, part.dtype) / tf.cast(self.samples, part.dtype))
+        """The value whose mean, weighted by samples, makes the batch's value again."""
+        return part / tf.cast(self._vector[0], part.dtype)
+
+    def of_output(self, place: int, value: Any) -> Any:
+        """The loss of one output as its part of the batch's."""
+        return value * tf.cast(self._vector[1 + place], value.dtype)
+
+    def observe(self, value: Any, name: str | None, *, usually: Kind) -> Kind:
+        """How a number that the step computes adds up; the probe sees the number itself."""
+        self.observed.append(tf.reduce_sum(value))
+        self.observed_names.append(name)
+        return self._weighing.observed.get(len(self.observed) - 1, usually)
+
+    def added_loss(self, value: Any) -> Any:
+        """A loss from `add_loss` or a regulariser as its part of the batch's."""
+        return value if self.observe(value, None, usually="mean") == "sum" else self.by_samples(value)
+
+    def output_loss(self, place: int, loss: Any) -> Any:
+        """A loss function that returns its part of the batch's loss, and knows what that is measured by."""
+
+        def weighed(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            masks: list[Any] = [mask_of(y_pred)]
+            call = loss.call
+
+            def watched(*arguments: Any) -> Any:
+                values = call(*arguments)
+                masks.append(mask_of(values))
+                return values
+
+            with overridden(loss, "call", watched):
+                value = loss(y_true, y_pred, sample_weight)
+            self.denominators[place], self.measures[place] = _denominator(
+                getattr(loss, "reduction", "sum"), masks, sample_weight, self.samples
+            )
+            return self.of_output(place, value)
+
+        return weighed
+
+    def denominator_vector(self, outputs: int) -> Any:
+        """What the shares are measured by: the samples, then for each output its own measure (0: a sum)."""
+        measured = [self.denominators.get(place, 0) for place in range(outputs)]
+        return tf.stack([tf.cast(measure, tf.float64) for measure in (self.samples, *measured)])
+
+
+def _denominator(
+    reduction: str | None, masks: list[Any], sample_weight: Any, samples: Any
+) -> tuple[Any, Measure]:
+    """What a micro-batch's loss was divided by, up to a factor that is the same for all."""
+    if reduction not in _MEANS:
+        return 0, "nothing"
+    masks = [tf.cast(mask, tf.float64) for mask in masks if mask is not None]
+    weights = None
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weights = tf.cast(sample_weight, tf.float64)
+    if not masks and weights is None:
+        return samples, "samples"
+    if not masks:
+        return tf.reduce_sum(weights), "data"
+    mask = masks[0] if len(masks) == 1 else masks[0] * masks[1]
+    if weights is not None:
+        mask, weights = _same_rank(mask, weights)
+        mask = mask * weights
+    return tf.reduce_sum(mask), "data"
+
+
+def _same_rank(first: Any, second: Any) -> tuple[Any, Any]:
+    """Two tensors of ranks that differ by a last dimension of one, as Keras aligns masks and weights."""
+    if len(first.shape) == len(second.shape) + 1 and first.shape[-1] == 1:
+        first = tf.squeeze(first, -1)
+    elif len(second.shape) == len(first.shape) + 1 and second.shape[-1] == 1:
+        second = tf.squeeze(second, -1)
+    return first, second
+
+
+def known_denominators(samples: int, measures: list[Measure]) -> Vector:
+    """What a part is measured by, where samples alone say it."""
+    return np.array([samples, *(samples if measure == "samples" else 0 for measure in measures)], float)
+
+
+def share_vectors(denominators: list[Vector]) -> list[Vector]:
+    """The shares of each part from what each is measured by; a sum counts fully in every part."""
+    totals = np.sum(denominators, axis=0)
+    is_sum = totals == 0
+    return [np.where(is_sum, 1.0, part / np.where(is_sum, 1.0, totals)) for part in denominators]

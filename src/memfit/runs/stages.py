@@ -1,4 +1,4 @@
-"""The stage: private copies of everything that a train step moves besides the weights."""
+"""The stage: private copies of everything that a step moves besides the weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from memfit.runs.keras_internals import StagedScope, backing_variable
 
+Moved = dict[str, Any]  # place of the variable -> its value
+
 
 def distinct(variables: list[Any], *, but: list[Any] | None = None) -> list[Any]:
     """Variables without repetition and without `but`, in order."""
@@ -16,32 +18,59 @@ def distinct(variables: list[Any], *, but: list[Any] | None = None) -> list[Any]
 
 
 class Stage:
-    """Staged copies of BatchNorm statistics, seeds and metrics; its methods run eagerly or while tracing."""
+    """Staged values of BatchNorm statistics, seeds and metrics; its methods run eagerly or while tracing.
+
+    A copy is made only of what a step really writes.
+    """
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = variables
-        self._copies = {
-            id(variable): tf.Variable(backing_variable(variable).read_value(), trainable=False)
-            for variable in variables
+        self._copies: dict[int, Any] = {}
+
+    def extend(self, strangers: list[Any]) -> None:
+        """Take more variables onto the stage: what a step assigns to although nobody tracks it."""
+        self.variables = distinct([*self.variables, *strangers])
+
+    def real_values(self) -> list[Any]:
+        """What the model holds."""
+        return [backing_variable(variable).read_value() for variable in self.variables]
+
+    def staged_values(self) -> list[Any]:
+        """What the parts so far have left; where they leave nothing, what the model holds."""
+        return [
+            self._copies.get(place, backing_variable(variable)).read_value()
+            for place, variable in enumerate(self.variables)
+        ]
+
+    def scope(self, values: list[Any]) -> StagedScope:
+        """A scope in which the variables have these values, and assignments stay inside."""
+        return StagedScope(list(zip(self.variables, values, strict=True)))
+
+    def moved(self, scope: StagedScope) -> Moved:
+        """What was assigned inside a scope."""
+        return {
+            str(place): scope.get_current_value(variable)
+            for place, variable in enumerate(self.variables)
+            if id(variable) in scope.written
         }
 
-    def load(self) -> None:
-        """Begin again from what the model holds."""
-        for variable in self.variables:
-            self._copies[id(variable)].assign(backing_variable(variable).read_value())
+    def keep(self, moved: Moved) -> None:
+        """Take what a part has moved; while tracing, copies are made where there are none."""
+        for name, value in moved.items():
+            place = int(name)
+            if place not in self._copies:
+                with tf.init_scope():
+                    self._copies[place] = tf.Variable(
+                        backing_variable(self.variables[place]).read_value(), trainable=False
+                    )
+            self._copies[place].assign(value)
 
-    def scope(self) -> StagedScope:
-        """A scope in which the variables have their staged values, and assignments stay inside."""
-        return StagedScope(
-            [(variable, self._copies[id(variable)].read_value()) for variable in self.variables]
-        )
-
-    def keep(self, scope: StagedScope) -> None:
-        """Take what was assigned inside a scope."""
-        for variable in scope.written.values():
-            self._copies[id(variable)].assign(scope.get_current_value(variable))
+    @property
+    def draws(self) -> bool:
+        """Whether a step moves a seed."""
+        return any("seed_generator_state" in self.variables[place].path for place in self._copies)
 
     def publish(self) -> None:
         """Give the model what is on the stage."""
-        for variable in self.variables:
-            backing_variable(variable).assign(self._copies[id(variable)].read_value())
+        for place, copy in self._copies.items():
+            backing_variable(self.variables[place]).assign(copy.read_value())

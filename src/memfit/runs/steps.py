@@ -1,276 +1,307 @@
-"""The two-phase step: an out-of-memory error before the commit has changed nothing.
+"""The staged step: an out-of-memory error before the commit has changed nothing.
 
-Phase one runs the model's own `train_step` micro-batch by micro-batch. Its gradients go into private
-accumulators, and everything else that it would move (BatchNorm statistics, seeds, metrics) moves on a
-stage. Phase two commits all of it at once, with a way back. Evaluation is the same without gradients.
+Phase one runs a computation micro-batch by micro-batch. Its gradients go into private accumulators, and
+everything else that it would move (BatchNorm statistics, seeds, metrics) moves on a stage. Phase two
+commits all of it, with a way back. Evaluation and prediction are the same without gradients.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from memfit.runs import keras_internals
-from memfit.runs.accumulators import Accumulators, Slices
+from memfit.runs.accumulators import Accumulators, Gradients, Slices
 from memfit.runs.aligned import as_tensor
-from memfit.runs.batches import Structure
+from memfit.runs.batches import Batch, Structure, parts, sizes
 from memfit.runs.commits import Commit
-from memfit.runs.graphs import graph
-from memfit.runs.keras_internals import overridden
-from memfit.runs.shares import Part, share_kind, why_not_split
-from memfit.runs.stages import Stage, distinct
+from memfit.runs.computations import Captured, Computation
+from memfit.runs.graphs import foreign_state, graph
+from memfit.runs.outputs import join_outputs, on_host
+from memfit.runs.shares import Measure, Shares, Vector, Weighing, known_denominators, share_vectors
+from memfit.runs.stages import Moved, Stage, distinct
 
-Logs = dict[str, Any]
+
+class Computed(NamedTuple):
+    """What one micro-batch gave, eager or traced."""
+
+    outputs: Any
+    moved: Moved
+    gradients: Gradients
+    slices: Slices
+    denominators: Any
+    observed: list[Any]
+
+
+class Traced:
+    """A computation traced for one structure of data: for all batch sizes, or for one."""
+
+    def __init__(self, step: StagedStep, structure: Structure, specs: list[Any]) -> None:
+        self._step = step
+        self._structure = structure
+        self.specs = specs
+        vector = tf.TensorSpec((1 + step.computation.output_count,), tf.float64)
+        staged = [tf.TensorSpec(v.shape, v.dtype) for v in step.stage.variables]
+        self._compute = graph(
+            lambda leaves, vector, values: step.compute(structure, leaves, vector, values),
+            input_signature=[specs, vector, staged],
+            jit_compile=step.jit_compile,
+        )
+        self.concrete = self._compute.get_concrete_function()
+        signature = [specs, vector]
+        self._first = graph(lambda *inputs: self._take(*inputs, first=True), input_signature=signature)
+        self._next = graph(lambda *inputs: self._take(*inputs, first=False), input_signature=signature)
+        self._measure = graph(self._denominators, input_signature=signature)
+
+    def takes(self, leaves: list[Any]) -> bool:
+        """Whether these tensors have shapes that it was traced for."""
+        return all(spec.is_compatible_with(leaf) for spec, leaf in zip(self.specs, leaves, strict=True))
+
+    def compute(self, leaves: list[Any], vector: Any, values: list[Any]) -> Computed:
+        """Run it and take nothing; eagerly or while tracing."""
+        return Computed(*self._compute(leaves, vector, values))
+
+    def run(self, leaves: list[Any], vector: Any, *, first: bool) -> Computed:
+        """Run it on a micro-batch; gradients and stage are taken inside."""
+        return Computed(*(self._first if first else self._next)(leaves, vector))
+
+    def _take(self, leaves: list[Any], vector: Any, *, first: bool) -> Computed:
+        stage = self._step.stage
+        values = stage.real_values() if first else stage.staged_values()
+        computed = self.compute(leaves, vector, values)
+        self._step.take(computed, first=first)
+        return computed._replace(moved={}, gradients={})
+
+    def measure(self, leaves: list[Any], vector: Any) -> Any:
+        """Only what shares are measured by; TensorFlow leaves out what that does not need."""
+        return self._measure(leaves, vector)
+
+    def _denominators(self, leaves: list[Any], vector: Any) -> Any:
+        step = self._step
+        return step.compute(self._structure, leaves, vector, step.stage.real_values()).denominators
 
 
 class StagedStep:
-    """One step of a compiled and built model, run on a stage: nothing of the user's is written.
+    """One step of a computation, run on a stage: nothing of the user's is written before the commit.
 
-    What is common to training and evaluation. `step_name` is the model's own method that is run.
-    """
-
-    step_name: str
-
-    def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
-        self.model = model
-        self.why_not_split = why_not_split(model)
-        self._trainable = list(model.trainable_variables)
-        self._share_kind = share_kind(model)
-        self._weigh_outputs_by_samples = weigh_outputs_by_samples
-        self._jit_compile = bool(model.jit_compile)
-        self._batch_size = tf.Variable(0, dtype=tf.int32, trainable=False)
-        others = [
-            *model.non_trainable_variables,
-            *model.metrics_variables,
-            *keras_internals.global_seed_states(),
-        ]
-        self._stage = Stage(distinct(others, but=self._trainable))
-        self._begin: Any = None
-        self._functions: dict[str, tuple[list[Any], Any]] = {}
-
-    def begin(self, batch_size: int) -> None:
-        """Begin a step: a stage that holds what the model holds."""
-        self._begin = self._begin or self._begin_graph()
-        self._begin(as_tensor(np.array(batch_size, np.int32)))
-
-    def _begin_graph(self) -> Any:
-        return graph(self._set_up, input_signature=[tf.TensorSpec((), tf.int32)])
-
-    def _set_up(self, batch_size: Any) -> Any:
-        self._batch_size.assign(batch_size)
-        self._stage.load()
-
-    def add_part(self, data: Structure) -> Logs:
-        """Run the model's own step on one micro-batch; returns the logs as of this micro-batch."""
-        leaves = [as_tensor(leaf) for leaf in keras.tree.flatten(data) if leaf is not None]
-        logs, slices = self._function_for(data, leaves)(leaves)
-        self._keep(slices)
-        return dict(logs)
-
-    def without_xla(self) -> bool:
-        """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
-        if not self._jit_compile:
-            return False
-        self._jit_compile = False
-        self._functions.clear()
-        return True
-
-    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
-        """What is to be done with gradients, while tracing."""
-        raise NotImplementedError
-
-    def _keep(self, slices: Slices) -> None:
-        """What is to be done with sparse gradients, after each micro-batch."""
-        raise NotImplementedError
-
-    def _function_for(self, data: Structure, leaves: list[Any]) -> Any:
-        """One trace for all batch sizes; a new one only when another dimension changes."""
-        # Not the data itself: a traced function keeps what it refers to alive.
-        structure = keras.tree.map_structure(lambda leaf: None if leaf is None else str(leaf.dtype), data)
-        if self.model.run_eagerly:
-            return lambda tensors: self._run_step(structure, tensors)
-        key = str(structure)
-        specs, function = self._functions.get(key, ([], None))
-        if function is None or not _take(specs, leaves):
-            specs = self._widen(specs, leaves)
-            function = graph(
-                lambda tensors: self._run_step(structure, tensors),
-                input_signature=[specs],
-                jit_compile=self._jit_compile,
-            )
-            self._functions[key] = (specs, function)
-        return function
-
-    def _widen(self, specs: list[Any], leaves: list[Any]) -> list[Any]:
-        """Specs that take these leaves and all that came before; the batch dimension is open."""
-        first = slice(0, 1) if self.why_not_split is None else slice(0, 0)
-        shapes = [[None] * len(leaf.shape[first]) + leaf.shape.as_list()[first.stop :] for leaf in leaves]
-        if specs:
-            shapes = [
-                [old if old == new else None for old, new in zip(spec.shape, shape, strict=True)]
-                for spec, shape in zip(specs, shapes, strict=True)
-            ]
-        return [tf.TensorSpec(shape, leaf.dtype) for shape, leaf in zip(shapes, leaves, strict=True)]
-
-    def _run_step(self, structure: Structure, tensors: list[Any]) -> tuple[Logs, Slices]:
-        remaining = iter(tensors)
-        data = keras.tree.map_structure(lambda leaf: None if leaf is None else next(remaining), structure)
-        part = Part(self._share_kind, tf.shape(tensors[0])[0], self._batch_size.read_value())
-        captured: list[tuple[Any, Any]] = []
-        with self._stage.scope() as scope, ExitStack() as overrides:
-            for override in self._overrides(part, captured):
-                overrides.enter_context(override)
-            logs: Logs = getattr(self.model, self.step_name)(data)
-        slices = self._update(captured)
-        self._stage.keep(scope)
-        return logs, slices
-
-    def _overrides(self, part: Part, captured: list[tuple[Any, Any]]) -> list[Any]:
-        """What is different while the step runs: the update is captured, losses count by share."""
-
-        def capture(gradients: Any, variables: Any = None) -> None:
-            captured.extend(zip(gradients, variables, strict=True))
-
-        def compute_loss(x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:
-            del x, training
-            self._look_for_obstacles(y_pred, sample_weight)
-            losses = []
-            if (compiled := keras_internals.compiled_loss(self.model)) is not None:
-                losses.append(part.of_data(compiled(y, y_pred, sample_weight)))
-            added = [keras_internals.aggregate_added_loss(self.model, loss) for loss in self.model.losses]
-            losses.extend(part.of_batch(loss) for loss in added)
-            if not losses:
-                raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
-            return losses[0] if len(losses) == 1 else keras.ops.sum(losses)
-
-        return [
-            overridden(self.model.optimizer, "apply", capture),
-            overridden(self.model, "compute_loss", compute_loss),
-            self._track_total(keras_internals.loss_tracker(self.model), part),
-            *(self._track_output(metric, part) for metric in keras_internals.output_trackers(self.model)),
-            *(self._watch_loss(loss) for loss in keras_internals.output_losses(self.model)),
-        ]
-
-    def _track_total(self, metric: Any, part: Part) -> Any:
-        update = metric.update_state
-
-        def track(value: Any, sample_weight: Any = None) -> Any:
-            return update(part.whole(value), sample_weight=sample_weight)
-
-        return overridden(metric, "update_state", track)
-
-    def _track_output(self, metric: Any, part: Part) -> Any:
-        """Keras weighs an output's loss by the static batch size, or by one where that is open."""
-        update = metric.update_state
-
-        def track(value: Any, sample_weight: Any = None) -> Any:
-            del sample_weight
-            weight = (
-                part.samples if self._weigh_outputs_by_samples else part.of_batch(tf.ones((), value.dtype))
-            )
-            return update(part.whole(part.of_data(value)), sample_weight=weight)
-
-        return overridden(metric, "update_state", track)
-
-    def _look_for_obstacles(self, y_pred: Any, sample_weight: Any) -> None:
-        """While tracing: what only the running model shows against splitting."""
-        regularised = sum(variable.regularizer is not None for variable in self._trainable)
-        if any(keras_internals.mask_of(tensor) is not None for tensor in keras.tree.flatten(y_pred)):
-            self._found("an output carries a mask")
-        if len(self.model.losses) > regularised:
-            self._found("a layer adds a loss of its own")
-        if self._share_kind == "weights" and sample_weight is not None:
-            self._found("its loss averages over sample weights")
-
-    def _watch_loss(self, loss: Any) -> Any:
-        """Notice a loss function that returns one number for the whole batch instead of one per sample."""
-        call = loss.call
-
-        def watched(y_true: Any, y_pred: Any) -> Any:
-            values = call(y_true, y_pred)
-            if len(values.shape) == 0:
-                self._found(f"its loss {loss.name} is one number for the whole batch")
-            elif not self.model.run_eagerly and values.shape[0] is not None:
-                self._found(f"its loss {loss.name} does not keep the samples apart")
-            elif keras_internals.mask_of(values) is not None:
-                self._found(f"its loss {loss.name} leaves some labels out")
-            return values
-
-        return overridden(loss, "call", watched)
-
-    def _found(self, obstacle: str) -> None:
-        self.why_not_split = self.why_not_split or obstacle
-
-
-class TwoPhaseStep(StagedStep):
-    """A training step in two phases.
-
-    >>> step = TwoPhaseStep(model)
-    >>> step.begin(batch_size=64)
-    >>> for part in parts(batch, 16):
-    ...     logs = step.add_part(part)
+    >>> step = StagedStep(ModelStep(model, "train_step"))
+    >>> outputs = step.gather(batch, micro_batch_size=16)
     >>> step.commit()
     """
 
-    step_name = "train_step"
+    def __init__(self, computation: Computation, weighing: Weighing | None = None) -> None:
+        self.computation = computation
+        self.weighing = weighing or Weighing()
+        self.jit_compile = computation.jit_compile
+        self.quiet = False
+        self.accumulators = Accumulators()
+        self.hindrances: list[str] = []  # against splitting
+        self.unstaged: list[str] = []  # against running it on a stage at all
+        self.stage = Stage(distinct(computation.may_move()))
+        self.optimizer: Any = None
+        self._commit: Commit | None = None
+        self._publish: Any = None
+        self._traces: dict[str, list[Traced]] = {}
+        self._open_batch = True
+        self.observed_names: list[str | None] = []
+        self._measures: dict[int, Measure] = {}
 
-    def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
-        super().__init__(model, weigh_outputs_by_samples=weigh_outputs_by_samples)
-        self._accumulators = Accumulators(self._trainable)
-        self._commit = Commit(model.optimizer, self._accumulators, self._stage, eager=model.run_eagerly)
-        self._zeroed = 0
+    # Phase one.
 
-    def begin(self, batch_size: int) -> None:
-        """Begin a step: nothing accumulated, a stage and a way back that hold what the model holds."""
-        self._commit.remember([])
-        self._accumulators.forget(eager=self.model.run_eagerly)
-        if self._begin is None or self._zeroed != self._accumulators.count:
-            self._begin, self._zeroed = self._begin_graph(), self._accumulators.count
-        self._commit.remember(self._begin(as_tensor(np.array(batch_size, np.int32))))
+    def gather(self, batch: Batch, micro_batch_size: int) -> Any:
+        """Run all of a batch in micro-batches; what the step returns, as for the whole batch."""
+        self.accumulators.begin()
+        shares = self._shares_of(batch, micro_batch_size)
+        gathered: list[Any] = []
+        for number, (part, vector) in enumerate(zip(parts(batch, micro_batch_size), shares, strict=True)):
+            outputs = self._run_part(part, vector, first=number == 0).outputs
+            gathered.append(on_host(outputs) if self.computation.outputs_are == "rows" else outputs)
+        if len(gathered) == 1:
+            return gathered[0]
+        count = len(keras.tree.flatten(gathered[0]))
+        kinds = self.weighing.outputs or [self.computation.outputs_are] * count
+        return join_outputs(gathered, [float(vector[0]) for vector in shares], kinds)
 
-    def _set_up(self, batch_size: Any) -> Any:
-        super()._set_up(batch_size)
-        self._accumulators.zero()
-        return self._commit.references()
+    def _shares_of(self, batch: Batch, micro_batch_size: int) -> list[Vector]:
+        """What part of the batch each micro-batch is, by samples and for each output."""
+        count = 1 + self.computation.output_count
+        if micro_batch_size >= batch.size:
+            return [np.ones(count)]
+        measures = [self._measures.get(place, "nothing") for place in range(count - 1)]
+        if "data" in measures:
+            return share_vectors([self._measure(part) for part in parts(batch, micro_batch_size)])
+        return share_vectors([known_denominators(size, measures) for size in sizes(batch, micro_batch_size)])
+
+    def _measure(self, part: Structure) -> Vector:
+        structure, leaves = flatten(part)
+        neutral = np.ones(1 + self.computation.output_count)
+        if self.computation.eager:
+            computed = self.compute(structure, leaves, as_tensor(neutral), self.stage.real_values())
+            return np.asarray(computed.denominators)
+        return np.asarray(self.traced(structure, leaves).measure(leaves, as_tensor(neutral)))
+
+    def _run_part(self, part: Structure, vector: Vector, *, first: bool) -> Computed:
+        structure, leaves = flatten(part)
+        if self.computation.eager:
+            values = self.stage.real_values() if first else self.stage.staged_values()
+            computed = self.compute(structure, leaves, as_tensor(vector), values)
+            self.take(computed, first=first)
+            reached = list(computed.gradients)
+        else:
+            traced = self.traced(structure, leaves)
+            computed = traced.run(leaves, as_tensor(vector), first=first)
+            reached = list(traced.concrete.structured_outputs.gradients)
+        self.accumulators.keep(reached, computed.slices)
+        return computed
+
+    def take(self, computed: Computed, *, first: bool) -> None:
+        """Keep what a micro-batch gave; eagerly or while tracing."""
+        self.accumulators.take(computed.gradients, first=first)
+        self.stage.keep(computed.moved)
+
+    # Phase two.
 
     def commit(self) -> Exception | None:
         """Change the model by what was gathered; on any failure change nothing.
 
         Returns the out-of-memory error that the commit survived, if there was one.
         """
+        if self._commit is None:
+            self._commit = Commit(self.optimizer, self.accumulators, self.stage, eager=self.computation.eager)
         return self._commit.run()
 
-    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
-        return self._accumulators.add([g for g, _ in captured], [v for _, v in captured])
+    # Tracing.
 
-    def _keep(self, slices: Slices) -> None:
-        self._accumulators.keep(slices)
+    def traced(self, structure: Structure, leaves: list[Any]) -> Traced:
+        """One trace for all batch sizes; a new one only when another dimension changes."""
+        key = str(structure)
+        traces = self._traces.setdefault(key, [])
+        found = next((traced for traced in traces if traced.takes(leaves)), None)
+        if found is None:
+            found = self._trace(structure, leaves, traces)
+            traces[:] = [found] if self._open_batch else [*traces, found]
+        return found
+
+    def _trace(self, structure: Structure, leaves: list[Any], before: list[Traced]) -> Traced:
+        specs = specs_of(leaves, open_batch=self._open_batch, before=before[0].specs if before else None)
+        try:
+            return self._trace_all_that_moves(structure, specs)
+        except Exception:
+            if not self._open_batch:
+                raise
+            # Some models want to know the size of the batch: then each size gets a trace of its own.
+            traced = self._trace_all_that_moves(structure, specs_of(leaves, open_batch=False))
+            self._open_batch = False
+            return traced
+
+    def _trace_all_that_moves(self, structure: Structure, specs: list[Any]) -> Traced:
+        """Trace again as long as the step assigns to variables that are not on the stage yet."""
+        while True:
+            known = len(self.stage.variables)
+            traced = Traced(self, structure, specs)
+            if len(self.stage.variables) == known:
+                return traced
+
+    def prepare(self, part: Structure) -> list[str]:
+        """Trace the step on data like this; returns what it does besides computing."""
+        structure, leaves = flatten(part)
+        return foreign_state(self.traced(structure, leaves).concrete)
+
+    def start_values(self, part: Structure) -> list[Any]:
+        """What a first part begins with, once all that moves is known."""
+        self.traced(*flatten(part))
+        return self.stage.real_values()
+
+    def run_alone(self, structure: Structure, leaves: list[Any], vector: Any, values: list[Any]) -> Computed:
+        """Run the computation on these values and keep nothing."""
+        return self.traced(structure, leaves).compute(leaves, vector, values)
+
+    def compute(self, structure: Structure, leaves: list[Any], vector: Any, values: list[Any]) -> Computed:
+        """The computation on one micro-batch, eagerly or while tracing."""
+        data = pack(structure, leaves)
+        shares = Shares(vector, _rows(leaves[0]), self.weighing)
+        with ExitStack() as scopes:
+            if self.quiet:
+                scopes.enter_context(keras_internals.quiet(self.computation.model))
+            scope = scopes.enter_context(self.stage.scope(values))
+            outputs, captured = self.computation.run(data, shares)
+        self._note(captured)
+        self._measures.update(shares.measures)
+        self.observed_names = shares.observed_names
+        self.stage.extend(scope.strangers)
+        update = captured.updates[-1] if captured.updates else None
+        dense, slices = (
+            ({}, {})
+            if update is None or self.unstaged
+            else self.accumulators.separate(
+                update.gradients, update.variables, shares=shares, kind=self.weighing.gradients
+            )
+        )
+        outputs = keras.tree.map_structure(lambda leaf: leaf, outputs)
+        return Computed(
+            outputs,
+            self.stage.moved(scope),
+            dense,
+            slices,
+            shares.denominator_vector(self.computation.output_count),
+            shares.observed,
+        )
+
+    def _note(self, captured: Captured) -> None:
+        for hindrance in captured.hindrances:
+            if hindrance not in self.hindrances:
+                self.hindrances.append(hindrance)
+        for hindrance in captured.unstaged:
+            if hindrance not in self.unstaged:
+                self.unstaged.append(hindrance)
+        if captured.updates:
+            self.optimizer = captured.updates[-1].optimizer
+
+    def without_xla(self) -> bool:
+        """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
+        if not self.jit_compile:
+            return False
+        self.jit_compile = False
+        self._traces.clear()
+        return True
 
 
-class EvaluationStep(StagedStep):
-    """A step of evaluation: metrics move on the stage, and are published when all parts went through."""
-
-    step_name = "test_step"
-
-    def __init__(self, model: Any, *, weigh_outputs_by_samples: bool = True) -> None:
-        super().__init__(model, weigh_outputs_by_samples=weigh_outputs_by_samples)
-        self._publish = graph(self._stage.publish)
-
-    def commit(self) -> None:
-        """Publish the metrics; old and new values change places, so that no memory is needed."""
-        self._publish()
-
-    def _update(self, captured: list[tuple[Any, Any]]) -> Slices:
-        assert not captured, "evaluation updates no weights"
-        return {}
-
-    def _keep(self, slices: Slices) -> None:
-        del slices
+def flatten(part: Structure) -> tuple[Structure, list[Any]]:
+    """The structure of a micro-batch without its data, which a traced function would keep; its tensors."""
+    structure = keras.tree.map_structure(lambda leaf: None if leaf is None else str(leaf.dtype), part)
+    return structure, [as_tensor(leaf) for leaf in keras.tree.flatten(part) if leaf is not None]
 
 
-def _take(specs: list[Any], leaves: list[Any]) -> bool:
-    return all(spec.shape.is_compatible_with(leaf.shape) for spec, leaf in zip(specs, leaves, strict=True))
+def pack(structure: Structure, leaves: list[Any]) -> Structure:
+    """A micro-batch from its structure and its tensors."""
+    remaining = iter(leaves)
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else next(remaining), structure)
+
+
+def _rows(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows()
+    return leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0]
+
+
+def specs_of(leaves: list[Any], *, open_batch: bool, before: list[Any] | None = None) -> list[Any]:
+    """Specs that take these leaves and all that came before; other dimensions open where they differ."""
+    shapes = [[None if open_batch else leaf.shape[0], *leaf.shape[1:]] for leaf in leaves]
+    if before:
+        shapes = [
+            [old if old == new else None for old, new in zip(spec.shape, shape, strict=True)]
+            for spec, shape in zip(before, shapes, strict=True)
+        ]
+    return [_spec_of(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+
+
+def _spec_of(leaf: Any, shape: list[int | None]) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.SparseTensorSpec(shape, leaf.dtype)
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits.dtype)
+    return tf.TensorSpec(shape, leaf.dtype)

@@ -1,0 +1,72 @@
+"""What happens in a guarded training, written down as it happens."""
+
+from __future__ import annotations
+
+import logging
+
+from memfit.devices import device_memory, reset_peak
+from memfit.errors import NotMeasurable
+from memfit.records import Budget, MicroBatchChange, Run, SurvivedOOM
+
+logger = logging.getLogger("memfit")
+
+
+class Journal:
+    """Collects what a Run record says, and says aloud what the user has to know."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.steps = 0
+        self._budget = budget
+        self._micro_batches: list[MicroBatchChange] = []
+        self._ooms: list[SurvivedOOM] = []
+        self._notes: list[str] = []
+
+    def run(self) -> Run:
+        """What has happened so far."""
+        return Run(
+            budget=self._budget,
+            steps=self.steps,
+            micro_batches=tuple(self._micro_batches),
+            ooms=tuple(self._ooms),
+            peak_bytes=read_peak(),
+            notes=tuple(self._notes),
+        )
+
+    def survived(self, oom: SurvivedOOM, note: str) -> None:
+        """An out-of-memory error that training goes on after."""
+        self._ooms.append(oom)
+        self.tell(note)
+
+    def tell(self, note: str) -> None:
+        """Say something, once for each time."""
+        self._notes.append(note)
+        logger.warning("%s", note)
+
+    def tell_once(self, note: str) -> None:
+        """Say something that stays true."""
+        if note not in self._notes:
+            self.tell(note)
+
+    def note_micro_batch(self, size: int, batch_size: int) -> bool:
+        """Write down the micro-batch of a step where it is not what was written last; whether it was not."""
+        before = self._micro_batches[-1].micro_batch_size if self._micro_batches else None
+        if before is not None and size == min(before, batch_size):
+            return False
+        self._micro_batches.append(MicroBatchChange(self.steps, size))
+        return True
+
+
+def start_counting_the_peak() -> None:
+    """Count the device's peak from here on, where it is counted."""
+    try:
+        reset_peak()
+    except NotMeasurable:
+        return
+
+
+def read_peak() -> int | None:
+    """The device's peak since then; None where it is not counted."""
+    try:
+        return device_memory().peak_bytes
+    except NotMeasurable:
+        return None

@@ -1,0 +1,171 @@
+"""Whether and how the parts of a batch add up, found out by trying it on three samples.
+
+The step is traced once more with everything quiet: random draws are the same for every row, BatchNorm
+uses its moving statistics. Then a batch of three must give what a batch of one and a batch of two give
+together, as a mean by samples or as a sum. What does in neither way is not split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from memfit.runs.aligned import as_tensor
+from memfit.runs.batches import Batch
+from memfit.runs.computations import Computation
+from memfit.runs.shares import Kind, Vector, Weighing, share_vectors
+from memfit.runs.steps import Computed, StagedStep, flatten
+
+_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
+_COARSE = 3e-2  # half precision
+_ROWS = 3
+
+
+class Probe:
+    """A step on a few samples of a batch: whole, and in two parts."""
+
+    def __init__(self, computation: Computation, batch: Batch) -> None:
+        rows = min(batch.size, _ROWS)
+        self._computation = computation
+        self._parts = [batch.part(0, rows), batch.part(0, 1), batch.part(1, rows)]
+        self._shares = (1 / rows, (rows - 1) / rows)
+        self.notes: list[str] = []
+
+    def weigh(self) -> tuple[Weighing, str | None]:
+        """How values add up over parts, and why they do not, if they do not."""
+        weighing = Weighing()
+        step, results = self._run(weighing)
+        kinds = self._kinds(results)
+        if any(kinds[place] == "sum" for place in _added(step)):
+            # What a layer adds was taken for a mean: weigh it as the sum that it is, and look again.
+            weighing = Weighing(observed={place: kinds[place] for place in _added(step)})
+            step, results = self._run(weighing)
+            kinds = self._kinds(results)
+        usual: dict[int, Kind] = {place: kind for place, kind in kinds.items() if kind != "neither"}
+        gradients = self._kind_of_gradients(results)
+        found = replace(
+            weighing,
+            observed=usual,
+            gradients="sum" if gradients is None else gradients,
+            outputs=self._kinds_of_outputs(results),
+        )
+        for place, kind in kinds.items():
+            if kind == "neither" and place not in _added(step):
+                self.notes.append(f"{step.observed_names[place]} is averaged over micro-batches.")
+        return found, self._why_not(found, {place: kinds[place] for place in _added(step)})
+
+    def _run(self, weighing: Weighing) -> tuple[StagedStep, list[Computed]]:
+        """The whole, the first part, the second part after the first."""
+        step = StagedStep(self._computation, weighing)
+        step.quiet = True
+        step.jit_compile = False
+        neutral = np.ones(1 + self._computation.output_count)
+        vectors = [neutral, neutral, neutral]
+        results: list[Computed] = []
+        for _ in range(2):  # first to measure the parts, then with their shares
+            results = self._run_all(step, vectors)
+            measured = [np.asarray(result.denominators) for result in results[1:]]
+            vectors = [neutral, *share_vectors(measured)]
+        return step, results
+
+    def _run_all(self, step: StagedStep, vectors: list[Vector]) -> list[Computed]:
+        start = step.start_values(self._parts[0])
+        results = []
+        values = start
+        for number, (part, vector) in enumerate(zip(self._parts, vectors, strict=True)):
+            if number < 2:
+                values = start
+            structure, leaves = flatten(part)
+            computed = step.run_alone(structure, leaves, as_tensor(vector), values)
+            # Metrics go on from part to part; seeds do not, so that all parts draw the same.
+            moved = {int(place): value for place, value in computed.moved.items() if value.dtype.is_floating}
+            values = [moved.get(place, value) for place, value in enumerate(values)]
+            results.append(computed)
+        return results
+
+    def _kinds(self, results: list[Computed]) -> dict[int, Kind]:
+        """How each observed number adds up; left out where both ways would do."""
+        columns = zip(*(result.observed for result in results), strict=True)
+        kinds = {place: self._kind_of(*map(np.asarray, column)) for place, column in enumerate(columns)}
+        return {place: kind for place, kind in kinds.items() if kind is not None}
+
+    def _kind_of(self, whole: Any, first: Any, second: Any) -> Kind | None:
+        mean = _close(whole, self._shares[0] * first + self._shares[1] * second)
+        total = _close(whole, first + second)
+        if mean and total:
+            return None
+        return "mean" if mean else "sum" if total else "neither"
+
+    def _kind_of_gradients(self, results: list[Computed]) -> Kind | None:
+        """How gradients add up; None where there are none."""
+        whole, first, second = (_dense_gradients(result) for result in results)
+        if not whole:
+            return None
+        vectors = [
+            np.concatenate([g[name].ravel() for name in sorted(whole)]) for g in (whole, first, second)
+        ]
+        return self._kind_of(*vectors) or ("sum" if np.all(np.isfinite(vectors[0])) else "neither")
+
+    def _kinds_of_outputs(self, results: list[Computed]) -> list[Kind]:
+        leaves = [keras.tree.flatten(result.outputs) for result in results]
+        return [self._kind_of_output(*values) for values in zip(*leaves, strict=True)]
+
+    def _kind_of_output(self, whole: Any, first: Any, second: Any) -> Kind:
+        try:
+            whole, first, second = (np.asarray(value) for value in (whole, first, second))
+        except (TypeError, ValueError):
+            return "last"
+        if whole.dtype.kind not in "fiub" and whole.dtype.name != "bfloat16":
+            return "last"
+        if whole.ndim and len(whole) == len(first) + len(second):
+            return "rows" if _close(whole, np.concatenate([first, second])) else "neither"
+        if whole.shape != second.shape:
+            return "neither"
+        return "last" if _close(whole, second) else self._kind_of(whole, first, second) or "mean"
+
+    def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
+        if "neither" in added.values():
+            return "a loss that a layer adds is neither a mean nor a sum over samples"
+        if found.gradients == "neither":
+            return "the gradients of a batch are neither the mean nor the sum of those of its samples"
+        wanted = self._computation.outputs_must_be
+        outputs = found.outputs or []
+        if wanted and any(kind not in wanted for kind in outputs):
+            return "not every output is " + " or ".join(_IN_WORDS[kind] for kind in wanted)
+        return None
+
+
+_IN_WORDS: dict[Kind, str] = {
+    "mean": "a mean",
+    "sum": "a sum",
+    "rows": "a row for each sample",
+    "last": "a running result",
+}
+
+
+def _added(step: StagedStep) -> list[int]:
+    """The places of losses that layers add among what was observed."""
+    return [place for place, name in enumerate(step.observed_names) if name is None]
+
+
+def _dense_gradients(computed: Computed) -> dict[str, Any]:
+    """Gradients as arrays; sparse ones by the rows that they touch."""
+    gradients = {name: np.asarray(gradient, np.float64) for name, gradient in computed.gradients.items()}
+    for name, (indices, values) in computed.slices.items():
+        rows = np.asarray(values, np.float64)
+        dense = np.zeros((int(np.max(indices, initial=0)) + 1, *rows.shape[1:]))
+        np.add.at(dense, np.asarray(indices), rows)
+        gradients[name] = dense
+    return gradients
+
+
+def _close(whole: Any, together: Any) -> bool:
+    """Whether two arrays are the same but for rounding."""
+    if whole.shape != together.shape or not np.all(np.isfinite(together)):
+        return False
+    tolerance = _TOLERANCES.get(str(whole.dtype), _COARSE if whole.dtype.kind == "f" else 1e-12)
+    scale = float(np.max(np.abs(whole.astype(np.float64)), initial=0.0))
+    return bool(np.max(np.abs(whole - together.astype(np.float64)), initial=0.0) <= tolerance * scale)

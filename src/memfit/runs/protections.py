@@ -1,0 +1,230 @@
+"""A model whose `fit`, `evaluate`, `predict` and their kin go through the guard, for a while."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.errors import CannotGuard
+from memfit.records import Budget, MicroBatchChange, Run
+from memfit.runs import keras_internals
+from memfit.runs.batches import Batch, DeviceBatch
+from memfit.runs.computations import Computation, ModelStep, Prediction, is_keras_own
+from memfit.runs.guards import Guard, Guarded, Phase
+from memfit.runs.hosts import Hosts
+from memfit.runs.journals import Journal, start_counting_the_peak
+from memfit.runs.keras_internals import overridden
+from memfit.runs.outputs import join_rows, on_host
+
+# Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
+_KEPT = "_memfit_guarded_steps"
+
+_STEPS: dict[Phase, str] = {
+    "gradients": "train_step",
+    "evaluation": "test_step",
+    "prediction": "predict_step",
+}
+
+
+class Protection:
+    """Stands between a model and the functions that Keras runs its batches with."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        budget: Budget,
+        micro_batch_size: int | None = None,
+        replay: tuple[MicroBatchChange, ...] = (),
+    ) -> None:
+        _check_guardable(model)
+        self.model = model
+        self.journal = Journal(budget)
+        self.hosts = Hosts()
+        self._guard = Guard(self.journal, replay=replay)
+        self._micro_batch_size = micro_batch_size
+        self._steps: dict[Phase, tuple[Any, Guarded]] = vars(model).get(_KEPT, {})
+        self._current: dict[Phase, Guarded] = {}
+        self._static_batches = True
+
+    @property
+    def run(self) -> Run:
+        """What has happened so far."""
+        return self.journal.run()
+
+    @contextmanager
+    def attached(self, *, keep_steps: bool = False) -> Iterator[None]:
+        """While this is open the model's batches go through the guard; afterwards it is as before."""
+        model, compiled = self.model, self._compiled()
+        names = ("train_function", "test_function", "predict_function")
+        before = {name: getattr(model, name) for name in names}
+        start_counting_the_peak()
+        try:
+            with ExitStack() as overrides:
+                for name, phase, function in (
+                    ("train_function", "gradients", self._train_function),
+                    ("test_function", "evaluation", self._test_function),
+                    ("predict_function", "prediction", self._predict_function),
+                ):
+                    make = self._maker(name, phase, function)  # type: ignore[arg-type]
+                    overrides.enter_context(overridden(model, f"make_{name}", make))
+                overrides.enter_context(overridden(model, "predict", self._predict_on_host(model.predict)))
+                yield
+        finally:
+            for name, function in before.items():
+                setattr(model, name, function if self._compiled() == compiled else None)
+            if keep_steps:
+                vars(model)[_KEPT] = self._steps
+
+    @contextmanager
+    def attached_to_calls(self) -> Iterator[None]:
+        """The same, and arrays that are given to `fit`, `evaluate` and `predict` stay on the host."""
+        with self.attached(), ExitStack() as overrides:
+            for name in ("fit", "evaluate", "predict"):
+                if is_keras_own(self.model, name) or name == "predict":
+                    overrides.enter_context(overridden(self.model, name, self._hosting(name)))
+            yield
+
+    def _hosting(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.model, name)
+        signature = inspect.signature(getattr(keras.Model, name))
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if "_use_cached_eval_dataset" in options:  # `fit` calling `evaluate`
+                return method(*arguments, **options)
+            bound = signature.bind(self.model, *arguments, **options).arguments
+            bound.pop("self")
+            return method(**self.hosts.take(name, bound))
+
+        return call
+
+    def _predict_on_host(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with keras_internals.predictions_on_host(_join_batches):
+                return predict(*arguments, **options)
+
+        return call
+
+    def _maker(self, name: str, phase: Phase, function: Callable[..., Any]) -> Callable[..., None]:
+        def make(force: bool = False) -> None:
+            del force
+            self._current.pop(phase, None)
+            setattr(self.model, name, function)
+
+        return make
+
+    def _compiled(self) -> tuple[Any, ...]:
+        return keras_internals.compiled_parts(self.model)
+
+    def _train_function(self, iterator: Iterator[Any]) -> Any:
+        """What Keras calls for each step of an epoch: fetch the batch, then train on it."""
+        return self._for_each_batch(iterator, "gradients")
+
+    def _test_function(self, iterator: Iterator[Any]) -> Any:
+        """What Keras calls for each step of an evaluation: fetch the batch, then evaluate on it."""
+        return self._for_each_batch(iterator, "evaluation")
+
+    def _predict_function(self, elements: list[Any]) -> Any:
+        """What Keras calls for some batches of a prediction."""
+        outputs = [on_host(self._run("prediction", self._batch_of(element))) for element in elements]
+        if len(outputs) == 1:
+            return outputs[0]
+        return keras.tree.map_structure(lambda *batches: join_rows(list(batches)), *outputs)
+
+    def _for_each_batch(self, iterator: Iterator[Any], phase: Phase) -> Any:
+        logs: Any = None
+        self._static_batches = self.model.run_eagerly or _has_static_batches(iterator)
+        for number in range(self.model.steps_per_execution):
+            try:
+                element = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if number == 0:
+                    raise
+                break
+            logs = self._run(phase, self._batch_of(element))
+        return logs
+
+    def _run(self, phase: Phase, batch: Batch) -> Any:
+        if phase not in self._current:
+            self._current[phase] = self._guarded(phase)
+        return self._guard.run(self._current[phase], batch)
+
+    def _guarded(self, phase: Phase) -> Guarded:
+        """The step of a phase; that of before if nothing has changed that it was traced with."""
+        key = self._key(phase)
+        kept = self._steps.get(phase)
+        if kept is not None and kept[0] == key:
+            guarded = kept[1]
+        else:
+            guarded = Guarded(self._computation(phase), phase)
+            if kept is not None:
+                guarded.ladder = kept[1].ladder
+            self._steps[phase] = (key, guarded)
+        guarded.asked = phase == "gradients" and self._micro_batch_size is not None
+        if guarded.asked:
+            assert self._micro_batch_size is not None
+            guarded.ladder.start_at(self._micro_batch_size)
+        return guarded
+
+    def _computation(self, phase: Phase) -> Computation:
+        if phase == "prediction":
+            return Prediction(self.model)
+        return ModelStep(self.model, _STEPS[phase], weigh_outputs_by_samples=self._static_batches)
+
+    def _key(self, phase: Phase) -> tuple[Any, ...]:
+        """What a trace depends on; objects, so that none of them can be another's successor by chance."""
+        model = self.model
+        return (
+            *map(_Same, self._compiled()),
+            tuple(_Same(variable) for variable in model.trainable_variables),
+            getattr(model, "run_eagerly", None),
+            getattr(model, "jit_compile", None),
+            bool(keras_internals.output_trackers(model)) and self._static_batches if model.compiled else None,
+            vars(model).get(_STEPS[phase]),
+        )
+
+    def _batch_of(self, element: Any) -> Batch:
+        return self.hosts.batch(element) or DeviceBatch.of(element)
+
+
+class _Same:
+    """Equal only to itself around the same object, which it keeps alive."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._thing is other._thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
+
+
+def _join_batches(tensors: list[Any]) -> Any:
+    """Predictions of all batches, joined on the host; None where Keras has to see to it."""
+    if len(tensors) == 1 or not all(isinstance(tensor, tf.Tensor) for tensor in tensors):
+        return None
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors if len(tensor.shape)}
+    return join_rows(tensors) if len(shapes) == 1 and len(tensors[0].shape) else None
+
+
+def _has_static_batches(iterator: Any) -> bool:
+    """Whether the data pipeline knows the size of its batches: plain Keras weighs some metrics by it."""
+    specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
+    return all(spec is None or spec.shape.rank is None or spec.shape[0] is not None for spec in specs)
+
+
+def _check_guardable(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise CannotGuard(
+            f"expected a keras.Model, received {type(model).__name__}", suggestion="memfit.fit(model, x, y)"
+        )
+    if keras_internals.strategy_of(model) is not None:
+        raise CannotGuard(
+            "the model was created under a distribution strategy", suggestion="model.fit(...)  # unguarded"
+        )

@@ -49,6 +49,8 @@ def as_tensor(value: Any) -> Any:
 
     The array must not be changed as long as the tensor lives.
     """
+    if isinstance(value, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+        return value
     if not isinstance(value, np.ndarray):
         return tf.convert_to_tensor(value)
     if value.ctypes.data % _ALIGNMENT or not value.flags.c_contiguous or not value.flags.writeable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -11,9 +13,9 @@ from memfit.devices import is_oom
 from memfit.errors import TornUpdate
 from memfit.runs.accumulators import Accumulators, Slices
 from memfit.runs.graphs import graph, written_variables
-from memfit.runs.keras_internals import backing_variable, overridden
+from memfit.runs.keras_internals import backing_variable, overridden, with_inner
 from memfit.runs.stages import Stage, distinct
-from memfit.runs.waybacks import WayBack, free_bytes, interrupts_held_back
+from memfit.runs.waybacks import WayBack, free_bytes, interrupts_held_back, size_of
 
 # The way back of one group of variables may take this much, or what its largest variable takes.
 RESERVE_BYTES = 32 << 20
@@ -27,23 +29,20 @@ _ONE_BY_ONE = (
 class Group:
     """Some variables that are updated in one go, with a way back for all that this changes."""
 
-    def __init__(self, write: Any, slices: Slices, *, everything: list[Any] | None) -> None:
-        self.write = write
-        if everything is None:
-            self.write = graph(write, input_signature=[_open_specs(slices)])
-            everything = written_variables(self.write.get_concrete_function())
-        self.way_back = WayBack(everything)
+    def __init__(self, write: Any, slices: Slices, *, changing: list[Any] | None) -> None:
+        self._write = write
+        if changing is None:
+            self._write = graph(write, input_signature=[_open_specs(slices)])
+            changing = written_variables(self._write.get_concrete_function())
+        self.way_back = WayBack(changing)
 
-    def change(self, slices: Slices, *, on_host: bool) -> None:
-        """Change the variables; on any failure they are as before."""
-        self.way_back.remember(on_host=on_host)
+    def change(self, slices: Slices) -> None:
+        """Change the variables; on any failure they are as when they were held."""
         try:
-            self.write(slices)
+            self._write(slices)
         except BaseException:
             self.way_back.go_back()
             raise
-        finally:
-            self.way_back.forget()
 
 
 class Commit:
@@ -59,9 +58,11 @@ class Commit:
         self._stage = stage
         self._eager = eager
         self._groups: list[Group] = []
+        self._hold: Any = None
+        self._finish: Any = None
         self._key: Any = None
         self._needed_bytes = 0
-        self._release = accumulators.release if eager else None
+        self._reserve_bytes = 0
 
     def run(self) -> Exception | None:
         """Change the model; on any failure leave it as it was and raise.
@@ -71,37 +72,50 @@ class Commit:
         slices = self._accumulators.joined_slices()
         self._prepare(slices)
         with interrupts_held_back():
-            survived = self._change(slices)
-            self._release = self._release or graph(self._accumulators.release, input_signature=[])
-            self._release()
-        return survived
-
-    @property
-    def reserve_bytes(self) -> int:
-        """What the largest group needs for its way back."""
-        return max((group.way_back.bytes for group in self._groups), default=0)
+            try:
+                return self._change(slices)
+            finally:
+                self._finish()
 
     def _prepare(self, slices: Slices) -> None:
         """Trace the groups, before anything changes; again when other gradients come."""
         if self._accumulators.key != self._key:
             self._groups = self._make_groups(slices)
+            self._reserve_bytes = max(group.way_back.bytes for group in self._groups)
+            self._hold, self._finish = self._hold_all, self._release_all
+            if not self._eager:
+                self._hold, self._finish = (graph(f, input_signature=[]) for f in (self._hold, self._finish))
             self._key = self._accumulators.key
+
+    def _hold_all(self) -> None:
+        for group in self._groups:
+            group.way_back.hold()
+
+    def _release_all(self) -> None:
+        self._groups[-1].way_back.release()
+        self._accumulators.release()
 
     def _make_groups(self, slices: Slices) -> list[Group]:
         places = self._accumulators.places()
         if self._eager:
             everything = [*self._accumulators.variables, *self._optimizer_variables(), *self._stage.variables]
             backing = [backing_variable(variable) for variable in distinct(everything)]
-            return [Group(self._writer(places, last=True), slices, everything=backing)]
+            return [Group(self._writer(places, last=True), slices, changing=backing)]
         batches = _cut(places, self._sizes()) if updates_one_by_one(self.optimizer) else [places]
         batches = self._with_gradients_last(batches)
-        return [
-            Group(self._writer(batch, last=batch is batches[-1]), slices, everything=None)
-            for batch in batches
-        ]
+        groups: list[Group] = []
+        for batch in batches:
+            writer = self._writer(batch, last=batch is batches[-1], after=groups[-1] if groups else None)
+            groups.append(Group(writer, slices, changing=None))
+        return groups
 
-    def _writer(self, places: list[int], *, last: bool) -> Any:
-        return lambda slices: self._write(slices, places, last=last)
+    def _writer(self, places: list[int], *, last: bool, after: Group | None = None) -> Any:
+        def write(slices: Slices) -> None:
+            if after is not None:
+                after.way_back.release()
+            self._write(slices, places, last=last)
+
+        return write
 
     def _with_gradients_last(self, batches: list[list[int]]) -> list[list[int]]:
         """Join what got no gradient to the last group that did: an optimizer wants one at least."""
@@ -116,32 +130,36 @@ class Commit:
 
     def _sizes(self) -> list[int]:
         """About what each variable and its slots take."""
-        weights = [backing_variable(variable) for variable in self._accumulators.variables]
-        own = [int(v.shape.num_elements() or 0) * v.dtype.size for v in weights]
-        slots = sum(
-            int(backing_variable(v).shape.num_elements() or 0) * backing_variable(v).dtype.size
-            for v in self._optimizer_variables()
-        )
+        own = [size_of(backing_variable(variable)) for variable in self._accumulators.variables]
+        slots = sum(size_of(backing_variable(variable)) for variable in self._optimizer_variables())
         factor = 1 + slots / max(1, sum(own))
         return [int(size * factor) for size in own]
 
     def _write(self, slices: Slices, places: list[int], *, last: bool) -> None:
         variables = [self._accumulators.variables[place] for place in places]
         gradients = [self._accumulators.gradient(place, slices) for place in places]
-        if last:
+        with ExitStack() as overrides:
+            for optimizer in with_inner(self.optimizer):
+                for override in _swapping(optimizer):
+                    overrides.enter_context(override)
+            if not last:
+                counter = self.optimizer.iterations
+                overrides.enter_context(overridden(counter, "assign_add", lambda value: None))
             if self.optimizer is not None:
                 self.optimizer.apply(gradients, variables)
+        if last:
             self._stage.publish()
-        else:
-            with overridden(self.optimizer.iterations, "assign_add", lambda value: None):
-                self.optimizer.apply(gradients, variables)
 
     def _change(self, slices: Slices) -> Exception | None:
         survived: Exception | None = None
         on_host = not self._has_room()
+        if not on_host:
+            self._hold()
         for done, group in enumerate(self._groups):
             try:
-                group.change(slices, on_host=on_host)
+                if on_host:
+                    group.way_back.hold_on_host()
+                group.change(slices)
                 continue
             except Exception as error:
                 if not is_oom(error) or (on_host and done == 0):
@@ -150,17 +168,18 @@ class Commit:
             self._needed_bytes = max(self._needed_bytes, (free_bytes() or 0) + 1)
             on_host = True
             self._accumulators.move_to_host()
+            group.way_back.hold_on_host()
             self._go_forward(group, slices, done)
         return survived
 
     def _has_room(self) -> bool:
         """Whether the way back fits beside what is in use, as far as anybody knows."""
         free = free_bytes()
-        return free is None or free > max(self._needed_bytes, 2 * self.reserve_bytes)
+        return free is None or free > max(self._needed_bytes, 2 * self._reserve_bytes)
 
     def _go_forward(self, group: Group, slices: Slices, done: int) -> None:
         try:
-            group.change(slices, on_host=True)
+            group.change(slices)
         except Exception as error:
             if not is_oom(error) or done == 0:
                 raise
@@ -175,6 +194,32 @@ def updates_one_by_one(optimizer: Any) -> bool:
         and not optimizer.use_ema
         and not optimizer.gradient_accumulation_steps
     )
+
+
+def _swapping(optimizer: Any) -> Iterator[Any]:
+    """Let an optimizer give variables new values instead of changing them in place.
+
+    The old value stays where it is, for the way back, without being copied first; the new one is made in the
+    memory of the difference. The numbers are the same.
+    """
+
+    def add(variable: Any, value: Any) -> None:
+        if isinstance(value, tf.IndexedSlices):
+            in_place["assign_add"](variable, value)
+        else:
+            target = backing_variable(variable)
+            target.assign(target.read_value() + tf.cast(value, target.dtype))
+
+    def subtract(variable: Any, value: Any) -> None:
+        if isinstance(value, tf.IndexedSlices):
+            in_place["assign_sub"](variable, value)
+        else:
+            target = backing_variable(variable)
+            target.assign(target.read_value() - tf.cast(value, target.dtype))
+
+    in_place = {name: getattr(optimizer, name) for name in ("assign_add", "assign_sub")}
+    yield overridden(optimizer, "assign_add", add)
+    yield overridden(optimizer, "assign_sub", subtract)
 
 
 def _cut(places: list[int], sizes: list[int]) -> list[list[int]]:

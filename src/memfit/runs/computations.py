@@ -65,6 +65,10 @@ class Computation(Protocol):
         """Run the step as it is, weights changing."""
         ...
 
+    def why_not_split(self) -> str | None:
+        """What is known to stand against splitting batches; None where nothing is."""
+        ...
+
     def doubts(self) -> str | None:
         """Why it has to be tried whether the parts of a batch add up; None where it is known."""
         ...
@@ -109,6 +113,13 @@ class ModelStep:
             logs = self.run_plain(data)
         return logs, captured
 
+    def why_not_split(self) -> str | None:
+        """Fixed sizes, state from batch to batch, samples that are compared with each other."""
+        for loss in keras_internals.output_losses(self.model):
+            if isinstance(loss, keras.losses.Circle):
+                return f"its loss {loss.name} compares samples with each other"
+        return _fixed_batch(self.model)
+
     def doubts(self) -> str | None:
         """Anything that is not Keras' own may mix samples, or take its mean in a way of its own."""
         model = self.model
@@ -151,7 +162,7 @@ class ModelStep:
                 if self._weigh_outputs_by_samples
                 else shares.by_samples(tf.ones((), value.dtype))
             )
-            return update(shares.whole(value), sample_weight=weight)
+            return update(shares.whole_output(value), sample_weight=weight)
 
         return overridden(metric, "update_state", track)
 
@@ -183,6 +194,10 @@ class Prediction:
         with captured_by_tape() as captured:
             outputs = self.run_plain(data)
         return outputs, captured
+
+    def why_not_split(self) -> str | None:
+        """Fixed sizes, state from batch to batch."""
+        return _fixed_batch(self.model)
 
     def doubts(self) -> str | None:
         """Outputs may mix samples, or not have a row for each."""
@@ -227,6 +242,9 @@ class LossFunction:
             outputs = self.run_plain(data)
         return outputs, captured
 
+    def why_not_split(self) -> None:
+        """Nothing is known of it."""
+
     def doubts(self) -> str | None:
         """Whether it is a mean or a sum is not known."""
         return "the loss is the user's own"
@@ -249,7 +267,8 @@ def captured_by_tape() -> Iterator[Captured]:
         return result
 
     def capture(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-        if any(not is_in_graph(g, graph) for g in gradients):
+        here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if here is not graph or any(not is_in_graph(g, graph) for g in gradients):
             captured.unstaged.append("the step updates its weights under a condition or in a loop")
         known = {id(tensor) for tensor in from_tapes}
         if any(g is not None and id(g) not in known for g in gradients):
@@ -271,9 +290,8 @@ def _tracking_total(metric: Any, shares: Shares) -> Any:
     update = metric.update_state
 
     def track(value: Any, sample_weight: Any = None) -> Any:
-        if len(value.shape) > 0 and sample_weight is not None:  # a loss without reduction
-            weight = tf.cast(sample_weight, value.dtype)
-            return update(value, sample_weight=shares.whole(weight))
+        if len(value.shape) > 0:  # a loss without reduction, of which Keras takes the mean
+            return update(value, sample_weight=sample_weight)
         if sample_weight is None:
             return _take_number(metric, update, value, shares)
         kind = shares.observe(value, f"The metric {metric.name}", usually="sum")
@@ -316,6 +334,15 @@ def _counting_batches(metric: Any, shares: Shares) -> Any:
         return update(y_true, y_pred, sample_weight=sample_weight)
 
     return overridden(metric, "update_state", count)
+
+
+def _fixed_batch(model: Any) -> str | None:
+    """What in a model ties it to one batch size."""
+    if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
+        return "its inputs have a fixed batch size"
+    if any(getattr(layer, "stateful", False) for layer in keras_internals.all_layers(model)):
+        return "a layer carries state from one batch to the next"
+    return None
 
 
 def is_keras_own(model: Any, method: str) -> bool:

@@ -7,12 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import keras
-
 from memfit.devices import host_memory, is_oom, limit_in_force, read_oom
 from memfit.errors import CannotGuard, DoesNotFit
-from memfit.records import MicroBatchChange, OutOfMemory, SurvivedOOM
-from memfit.runs import keras_internals
+from memfit.records import MicroBatchChange, SurvivedOOM
 from memfit.runs.batches import Batch
 from memfit.runs.computations import Computation
 from memfit.runs.examinations import Examined, examine
@@ -150,7 +147,7 @@ class Guard:
         if guarded.phase != "gradients":
             return
         if self.journal.note_micro_batch(size, batch_size) and size < batch_size:
-            for note in what_a_split_changes(guarded.computation.model, examined.step):
+            for note in what_a_split_changes(examined.step):
                 self.journal.tell_once(note)
         self.journal.steps += 1
 
@@ -165,7 +162,7 @@ class Guard:
         limit = "no limit is in force" if limit_bytes is None else f"the limit is {format_size(limit_bytes)}"
         return DoesNotFit(
             f"{what} does not fit: {limit}.",
-            f"It ran out {_describe(read_oom(error))}.",
+            f"It ran out {read_oom(error).describe()}.",
             *reasons,
             f"The model is as it was after step {self.journal.steps}.",
             suggestion=_more_room(limit_bytes),
@@ -173,17 +170,12 @@ class Guard:
         )
 
 
-def _describe(oom: OutOfMemory) -> str:
-    return oom.describe()
-
-
-def what_a_split_changes(model: Any, step: Any) -> list[str]:
+def what_a_split_changes(step: Any) -> list[str]:
     """What is not the same any more when batches are split, in words; empty when everything is."""
     notes = []
-    layers = [] if model is None else keras_internals.all_layers(model)
-    if any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in layers):
+    if isinstance(step, StagedStep) and step.stage.moves("moving_mean"):
         notes.append("BatchNormalization takes its statistics from micro-batches.")
-    if isinstance(step, StagedStep) and step.stage.draws:
+    if isinstance(step, StagedStep) and step.stage.moves("seed_generator_state"):
         notes.append("Random layers such as Dropout draw for each micro-batch.")
     return notes
 

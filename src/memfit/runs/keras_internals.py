@@ -13,8 +13,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.errors import CannotGuard
-
 
 class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped
     """Keras' stateless scope, except that a variable without a staged value is the real one.
@@ -25,6 +23,7 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
     def __init__(self, staged: list[tuple[Any, Any]]) -> None:
         super().__init__(state_mapping=staged, collect_losses=True, initialize_variables=False)
         self._staged = {id(variable) for variable, _ in staged}
+        self.hindrances: list[str] = []
         self.written: dict[int, Any] = {}
         self.strangers: list[Any] = []
 
@@ -37,10 +36,8 @@ class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyp
         """Take an assignment into the stage, and remember which variable it was for."""
         variable = update[0]
         if variable.trainable and id(variable) not in self._staged:
-            raise CannotGuard(
-                f"the step assigns to {variable.path}, which is a trainable weight",
-                suggestion="self.add_weight(..., trainable=False) for what a layer assigns to",
-            )
+            self.hindrances.append(f"the step assigns to {variable.path}, which is a trainable weight")
+            raise ValueError(self.hindrances[-1])
         if id(variable) not in self._staged:
             self.strangers.append(variable)
         self.written[id(variable)] = variable
@@ -83,7 +80,7 @@ def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
 
 def is_built(model: Any) -> bool:
     """Whether all layers, the compiled loss, the compiled metrics and the optimizer have their variables."""
-    parts = [model._compile_loss, model._compile_metrics, model.optimizer, *all_layers(model)]
+    parts = [*compiled_parts(model)[:3], *all_layers(model)]
     return all(part is None or part.built for part in parts)
 
 
@@ -178,7 +175,8 @@ def mask_of(tensor: Any) -> Any:
 
 def compiled_parts(model: Any) -> tuple[Any, ...]:
     """What `compile` replaces."""
-    return (model.optimizer, model._compile_loss, model._compile_metrics, model.compiled)
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "compiled")
+    return tuple(getattr(model, name, None) for name in names)
 
 
 @contextmanager
@@ -198,7 +196,12 @@ def optimizers_kept_whole(model: Any) -> Iterator[None]:
 def optimizers_of(model: Any) -> list[Any]:
     """The optimizers that a model holds as attributes, and those inside them."""
     held = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
-    return held + [inner for outer in held if (inner := getattr(outer, "inner_optimizer", None)) is not None]
+    return [one for optimizer in held for one in with_inner(optimizer)]
+
+
+def with_inner(optimizer: Any) -> list[Any]:
+    """An optimizer and the one inside it, if there is one; empty without an optimizer."""
+    return [one for one in (optimizer, getattr(optimizer, "inner_optimizer", None)) if one is not None]
 
 
 def _attributes(optimizer: Any) -> dict[str, Any]:
@@ -272,9 +275,15 @@ _DRAWS_BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", 
 
 
 @contextmanager
-def quiet(model: Any) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Let nothing but the samples differ between rows: the same draws for each, no batch statistics."""
     from keras.src.backend import random
+
+    normalise = keras.layers.BatchNormalization.call
+
+    def without_statistics(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        del training
+        return normalise(layer, inputs, training=False, mask=mask)
 
     def same_for_each_row(draw: Callable[..., Any]) -> Callable[..., Any]:
         def quiet_draw(shape: Any, *arguments: Any, **options: Any) -> Any:
@@ -289,15 +298,8 @@ def quiet(model: Any) -> Iterator[None]:
             if hasattr(random, name):
                 patches.enter_context(replaced(random, name, same_for_each_row(getattr(random, name))))
         patches.enter_context(replaced(random, "dropout", lambda inputs, *_, **__: inputs))
-        for layer in [] if model is None else all_layers(model):
-            if isinstance(layer, keras.layers.BatchNormalization):
-                patches.enter_context(overridden(layer, "call", _without_batch_statistics(layer)))
+        patches.enter_context(replaced(keras.layers.BatchNormalization, "call", without_statistics))
         yield
-
-
-def _without_batch_statistics(layer: Any) -> Callable[..., Any]:
-    call = layer.call
-    return lambda inputs, training=None, mask=None: call(inputs, training=False, mask=mask)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Whether and how the parts of a batch add up, found out by trying it on three samples.
+"""Whether and how the parts of a batch add up, found out by trying it on a few samples.
 
 The step is traced once more with everything quiet: random draws are the same for every row, BatchNorm
-uses its moving statistics. Then a batch of three must give what a batch of one and a batch of two give
-together, as a mean by samples or as a sum. What does in neither way is not split.
+uses its moving statistics. Then a batch of eight must give what its first three and its last five samples
+give together, as a mean by samples or as a sum. What does in neither way is not split.
 """
 
 from __future__ import annotations
@@ -21,41 +21,48 @@ from memfit.runs.steps import Computed, StagedStep, flatten
 
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 _COARSE = 3e-2  # half precision
-_ROWS = 3
 
 
 class Probe:
     """A step on a few samples of a batch: whole, and in two parts."""
 
-    def __init__(self, computation: Computation, batch: Batch) -> None:
-        rows = min(batch.size, _ROWS)
+    def __init__(self, computation: Computation, batch: Batch, *, rows: int) -> None:
+        cut = max(1, rows * 3 // 8)  # parts of different sizes
         self._computation = computation
-        self._parts = [batch.part(0, rows), batch.part(0, 1), batch.part(1, rows)]
-        self._shares = (1 / rows, (rows - 1) / rows)
+        self._parts = [batch.part(0, rows), batch.part(0, cut), batch.part(cut, rows)]
+        self._shares = (cut / rows, (rows - cut) / rows)
         self.notes: list[str] = []
 
     def weigh(self) -> tuple[Weighing, str | None]:
         """How values add up over parts, and why they do not, if they do not."""
-        weighing = Weighing()
+        found, reason = self._weigh(Weighing())
+        if reason is not None and self._computation.output_count:
+            # A step may add something of its own to what Keras computes: then both are weighed together.
+            together, reason_together = self._weigh(Weighing(weighs_losses=False))
+            if reason_together is None:
+                found, reason = together, None
+        return found, reason
+
+    def _weigh(self, weighing: Weighing) -> tuple[Weighing, str | None]:
+        self.notes = []
         step, results = self._run(weighing)
         kinds = self._kinds(results)
-        if any(kinds[place] == "sum" for place in _added(step)):
+        if weighing.weighs_losses and any(kinds.get(place) == "sum" for place in _added(step)):
             # What a layer adds was taken for a mean: weigh it as the sum that it is, and look again.
-            weighing = Weighing(observed={place: kinds[place] for place in _added(step)})
+            weighing = Weighing(observed={place: kinds[place] for place in _added(step) if place in kinds})
             step, results = self._run(weighing)
             kinds = self._kinds(results)
-        usual: dict[int, Kind] = {place: kind for place, kind in kinds.items() if kind != "neither"}
-        gradients = self._kind_of_gradients(results)
+        added = {place: kinds[place] for place in _added(step) if place in kinds}
         found = replace(
             weighing,
-            observed=usual,
-            gradients="sum" if gradients is None else gradients,
+            observed={place: kind for place, kind in kinds.items() if kind != "neither"},
+            gradients=self._kind_of_gradients(results) or "sum",
             outputs=self._kinds_of_outputs(results),
         )
         for place, kind in kinds.items():
-            if kind == "neither" and place not in _added(step):
+            if kind == "neither" and place not in added:
                 self.notes.append(f"{step.observed_names[place]} is averaged over micro-batches.")
-        return found, self._why_not(found, {place: kinds[place] for place in _added(step)})
+        return found, self._why_not(found, added)
 
     def _run(self, weighing: Weighing) -> tuple[StagedStep, list[Computed]]:
         """The whole, the first part, the second part after the first."""
@@ -107,7 +114,7 @@ class Probe:
         vectors = [
             np.concatenate([g[name].ravel() for name in sorted(whole)]) for g in (whole, first, second)
         ]
-        return self._kind_of(*vectors) or ("sum" if np.all(np.isfinite(vectors[0])) else "neither")
+        return self._kind_of(*vectors) or "neither"  # no telling where all are zero
 
     def _kinds_of_outputs(self, results: list[Computed]) -> list[Kind]:
         leaves = [keras.tree.flatten(result.outputs) for result in results]
@@ -127,7 +134,7 @@ class Probe:
         return "last" if _close(whole, second) else self._kind_of(whole, first, second) or "mean"
 
     def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
-        if "neither" in added.values():
+        if found.weighs_losses and "neither" in added.values():
             return "a loss that a layer adds is neither a mean nor a sum over samples"
         if found.gradients == "neither":
             return "the gradients of a batch are neither the mean nor the sum of those of its samples"

@@ -33,7 +33,10 @@ class RolledBackStep:
         free = free_bytes()
         on_host = free is not None and free <= max(self._needed_bytes, way_back.bytes)
         with interrupts_held_back():
-            way_back.remember(on_host=on_host)
+            if on_host:
+                way_back.hold_on_host()
+            else:
+                way_back.hold()
             try:
                 return run(leaves)
             except BaseException as error:
@@ -42,7 +45,7 @@ class RolledBackStep:
                     self._needed_bytes = free + 1  # from now on without copies on the device
                 raise
             finally:
-                way_back.forget()
+                way_back.release()
 
     def commit(self) -> None:
         """Nothing is left to do."""

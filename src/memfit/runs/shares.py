@@ -29,6 +29,7 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 class Weighing:
     """How the values of one step add up over parts; assumed until a probe has looked."""
 
+    weighs_losses: bool = True  # else the step's own losses stay as they are, and its gradients are weighed
     gradients: Kind = "sum"
     outputs: list[Kind] | None = None
     observed: dict[int, Kind] = field(default_factory=dict)
@@ -56,6 +57,8 @@ class Shares:
 
     def of_output(self, place: int, value: Any) -> Any:
         """The loss of one output as its part of the batch's."""
+        if not self._weighing.weighs_losses:
+            return value
         return value * tf.cast(self._vector[1 + place], value.dtype)
 
     def observe(self, value: Any, name: str | None, *, usually: Kind) -> Kind:
@@ -66,7 +69,12 @@ class Shares:
 
     def added_loss(self, value: Any) -> Any:
         """A loss from `add_loss` or a regulariser as its part of the batch's."""
-        return value if self.observe(value, None, usually="mean") == "sum" else self.by_samples(value)
+        is_sum = self.observe(value, None, usually="mean") == "sum"
+        return value if is_sum or not self._weighing.weighs_losses else self.by_samples(value)
+
+    def whole_output(self, part: Any) -> Any:
+        """The value whose mean, weighted by samples, makes the batch's loss of one output again."""
+        return self.whole(part) if self._weighing.weighs_losses else part
 
     def output_loss(self, place: int, loss: Any) -> Any:
         """A loss function that returns its part of the batch's loss, and knows what that is measured by."""

@@ -65,10 +65,9 @@ class Stage:
                     )
             self._copies[place].assign(value)
 
-    @property
-    def draws(self) -> bool:
-        """Whether a step moves a seed."""
-        return any("seed_generator_state" in self.variables[place].path for place in self._copies)
+    def moves(self, name: str) -> bool:
+        """Whether a step moves a variable of this name."""
+        return any(self.variables[place].path.rpartition("/")[2] == name for place in self._copies)
 
     def publish(self) -> None:
         """Give the model what is on the stage."""

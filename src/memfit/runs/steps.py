@@ -187,7 +187,8 @@ class StagedStep:
         return found
 
     def _trace(self, structure: Structure, leaves: list[Any], before: list[Traced]) -> Traced:
-        specs = specs_of(leaves, open_batch=self._open_batch, before=before[0].specs if before else None)
+        known = before[0].specs if before and self._open_batch else None
+        specs = specs_of(leaves, open_batch=self._open_batch, before=known)
         try:
             return self._trace_all_that_moves(structure, specs)
         except Exception:
@@ -226,8 +227,9 @@ class StagedStep:
         shares = Shares(vector, _rows(leaves[0]), self.weighing)
         with ExitStack() as scopes:
             if self.quiet:
-                scopes.enter_context(keras_internals.quiet(self.computation.model))
+                scopes.enter_context(keras_internals.quiet())
             scope = scopes.enter_context(self.stage.scope(values))
+            scopes.callback(lambda: _add_new(self.unstaged, scope.hindrances))
             outputs, captured = self.computation.run(data, shares)
         self._note(captured)
         self._measures.update(shares.measures)
@@ -252,12 +254,8 @@ class StagedStep:
         )
 
     def _note(self, captured: Captured) -> None:
-        for hindrance in captured.hindrances:
-            if hindrance not in self.hindrances:
-                self.hindrances.append(hindrance)
-        for hindrance in captured.unstaged:
-            if hindrance not in self.unstaged:
-                self.unstaged.append(hindrance)
+        _add_new(self.hindrances, captured.hindrances)
+        _add_new(self.unstaged, captured.unstaged)
         if captured.updates:
             self.optimizer = captured.updates[-1].optimizer
 
@@ -268,6 +266,10 @@ class StagedStep:
         self.jit_compile = False
         self._traces.clear()
         return True
+
+
+def _add_new(known: list[str], found: list[str]) -> None:
+    known.extend(reason for reason in dict.fromkeys(found) if reason not in known)
 
 
 def flatten(part: Structure) -> tuple[Structure, list[Any]]:

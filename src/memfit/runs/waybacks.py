@@ -9,46 +9,58 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.devices import device_memory, limit_in_force
 from memfit.errors import NotMeasurable
 from memfit.runs.aligned import aligned_copy, as_tensor
-from memfit.runs.graphs import graph
 
 
 class WayBack:
-    """The values of some tf.Variables before they change.
+    """The values of some tf.Variables before they change, held by private variables.
 
-    A reference to a value costs nothing until the variable changes: then the value is copied. Where there
-    is no room for that, the values are copied to the host beforehand instead.
+    Holding a value costs nothing until the variable gets a new one: then the old one stays. Where there is
+    no room for that, the values are copied to the host beforehand instead. `hold` and
+    `release` run eagerly or while tracing, the others eagerly.
     """
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = variables
-        self._values: list[Any] = []
-        self._read: Any = None
+        with tf.init_scope():
+            self._held = [
+                tf.Variable(tf.zeros((0,), v.dtype), shape=tf.TensorShape(None), trainable=False)
+                for v in variables
+            ]
 
     @property
     def bytes(self) -> int:
-        """What the copies take."""
-        return sum(int(v.shape.num_elements() or 0) * v.dtype.size for v in self.variables)
+        """What the old values take when all variables have new ones."""
+        return sum(size_of(variable) for variable in self.variables)
 
-    def remember(self, *, on_host: bool) -> None:
-        """Keep the values of now."""
-        self._values = []
-        if on_host:
-            self._values = [as_tensor(aligned_copy(variable.numpy())) for variable in self.variables]
-            return
-        self._read = self._read or graph(lambda: [v.read_value() for v in self.variables], input_signature=[])
-        self._values = self._read()
+    def hold(self) -> None:
+        """Hold the values of now."""
+        for held, variable in zip(self._held, self.variables, strict=True):
+            held.assign(variable.read_value())
+
+    def hold_on_host(self) -> None:
+        """Hold copies of the values of now in host memory."""
+        for held, variable in zip(self._held, self.variables, strict=True):
+            held.assign(as_tensor(aligned_copy(variable.numpy())))
 
     def go_back(self) -> None:
-        """Give the variables the values that were remembered; allocates nothing."""
-        for variable, value in zip(self.variables, self._values, strict=True):
-            variable.assign(value)
+        """Give the variables the values that are held, which allocates nothing."""
+        for held, variable in zip(self._held, self.variables, strict=True):
+            variable.assign(tf.ensure_shape(held.read_value(), variable.shape))
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let the old values go."""
-        self._values = []
+        for held in self._held:
+            held.assign(tf.zeros((0,), held.dtype))
+
+
+def size_of(variable: Any) -> int:
+    """The bytes of a tf.Variable."""
+    return int(variable.shape.num_elements() or 0) * int(variable.dtype.size)
 
 
 def free_bytes() -> int | None:

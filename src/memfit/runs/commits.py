@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -12,37 +12,22 @@ import tensorflow as tf
 from memfit.devices import is_oom
 from memfit.errors import TornUpdate
 from memfit.runs.accumulators import Accumulators, Slices
-from memfit.runs.graphs import graph, written_variables
+from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import backing_variable, overridden, with_inner
 from memfit.runs.stages import Stage, distinct
-from memfit.runs.waybacks import WayBack, free_bytes, interrupts_held_back, size_of
-
-# The way back of one group of variables may take this much, or what its largest variable takes.
-RESERVE_BYTES = 32 << 20
+from memfit.runs.waybacks import (
+    NOT_WORTH_RELEASING_BYTES,
+    Reversible,
+    free_bytes,
+    interrupts_held_back,
+    reserve_bytes,
+    size_of,
+)
 
 # Keras' optimizers that update each variable on its own, so that groups of them can follow one another.
 _ONE_BY_ONE = (
     "SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Adafactor", "Ftrl", "Lion", "Lamb",
 )  # fmt: skip
-
-
-class Group:
-    """Some variables that are updated in one go, with a way back for all that this changes."""
-
-    def __init__(self, write: Any, slices: Slices, *, changing: list[Any] | None) -> None:
-        self._write = write
-        if changing is None:
-            self._write = graph(write, input_signature=[_open_specs(slices)])
-            changing = written_variables(self._write.get_concrete_function())
-        self.way_back = WayBack(changing)
-
-    def change(self, slices: Slices) -> None:
-        """Change the variables; on any failure they are as when they were held."""
-        try:
-            self._write(slices)
-        except BaseException:
-            self.way_back.go_back()
-            raise
 
 
 class Commit:
@@ -57,12 +42,12 @@ class Commit:
         self._accumulators = accumulators
         self._stage = stage
         self._eager = eager
-        self._groups: list[Group] = []
-        self._hold: Any = None
+        self._groups: list[Reversible] = []
         self._finish: Any = None
         self._key: Any = None
         self._needed_bytes = 0
         self._reserve_bytes = 0
+        self._held_bytes = 0
 
     def run(self) -> Exception | None:
         """Change the model; on any failure leave it as it was and raise.
@@ -73,43 +58,49 @@ class Commit:
         self._prepare(slices)
         with interrupts_held_back():
             try:
-                return self._change(slices)
-            finally:
+                survived = self._change(slices)
+            except BaseException:
                 self._finish()
+                raise
+            if self._held_bytes > NOT_WORTH_RELEASING_BYTES:
+                self._finish()
+        return survived
 
     def _prepare(self, slices: Slices) -> None:
         """Trace the groups, before anything changes; again when other gradients come."""
         if self._accumulators.key != self._key:
             self._groups = self._make_groups(slices)
             self._reserve_bytes = max(group.way_back.bytes for group in self._groups)
-            self._hold, self._finish = self._hold_all, self._release_all
+            weights = sum(size_of(backing_variable(v)) for v in self._accumulators.variables)
+            self._held_bytes = weights + self._groups[-1].way_back.bytes
+            self._finish = self._release_all
             if not self._eager:
-                self._hold, self._finish = (graph(f, input_signature=[]) for f in (self._hold, self._finish))
+                self._finish = graph(self._release_all, input_signature=[])
             self._key = self._accumulators.key
-
-    def _hold_all(self) -> None:
-        for group in self._groups:
-            group.way_back.hold()
 
     def _release_all(self) -> None:
         self._groups[-1].way_back.release()
         self._accumulators.release()
 
-    def _make_groups(self, slices: Slices) -> list[Group]:
+    def _make_groups(self, slices: Slices) -> list[Reversible]:
         places = self._accumulators.places()
         if self._eager:
             everything = [*self._accumulators.variables, *self._optimizer_variables(), *self._stage.variables]
             backing = [backing_variable(variable) for variable in distinct(everything)]
-            return [Group(self._writer(places, last=True), slices, changing=backing)]
-        batches = _cut(places, self._sizes()) if updates_one_by_one(self.optimizer) else [places]
+            return [Reversible(self._writer(places, last=True), [], changing=backing)]
+        batches = [places]
+        if updates_one_by_one(self.optimizer):
+            batches = _cut(places, self._sizes(), reserve_bytes())
         batches = self._with_gradients_last(batches)
-        groups: list[Group] = []
+        groups: list[Reversible] = []
         for batch in batches:
             writer = self._writer(batch, last=batch is batches[-1], after=groups[-1] if groups else None)
-            groups.append(Group(writer, slices, changing=None))
+            groups.append(Reversible(writer, [_open_specs(slices)]))
         return groups
 
-    def _writer(self, places: list[int], *, last: bool, after: Group | None = None) -> Any:
+    def _writer(
+        self, places: list[int], *, last: bool, after: Reversible | None = None
+    ) -> Callable[[Slices], None]:
         def write(slices: Slices) -> None:
             if after is not None:
                 after.way_back.release()
@@ -140,8 +131,7 @@ class Commit:
         gradients = [self._accumulators.gradient(place, slices) for place in places]
         with ExitStack() as overrides:
             for optimizer in with_inner(self.optimizer):
-                for override in _swapping(optimizer):
-                    overrides.enter_context(override)
+                overrides.enter_context(swapping(optimizer))
             if not last:
                 counter = self.optimizer.iterations
                 overrides.enter_context(overridden(counter, "assign_add", lambda value: None))
@@ -153,13 +143,9 @@ class Commit:
     def _change(self, slices: Slices) -> Exception | None:
         survived: Exception | None = None
         on_host = not self._has_room()
-        if not on_host:
-            self._hold()
         for done, group in enumerate(self._groups):
             try:
-                if on_host:
-                    group.way_back.hold_on_host()
-                group.change(slices)
+                group.run(slices, on_host=on_host)
                 continue
             except Exception as error:
                 if not is_oom(error) or (on_host and done == 0):
@@ -168,7 +154,6 @@ class Commit:
             self._needed_bytes = max(self._needed_bytes, (free_bytes() or 0) + 1)
             on_host = True
             self._accumulators.move_to_host()
-            group.way_back.hold_on_host()
             self._go_forward(group, slices, done)
         return survived
 
@@ -177,9 +162,9 @@ class Commit:
         free = free_bytes()
         return free is None or free > max(self._needed_bytes, 2 * self._reserve_bytes)
 
-    def _go_forward(self, group: Group, slices: Slices, done: int) -> None:
+    def _go_forward(self, group: Reversible, slices: Slices, done: int) -> None:
         try:
-            group.change(slices)
+            group.run(slices, on_host=True)
         except Exception as error:
             if not is_oom(error) or done == 0:
                 raise
@@ -196,7 +181,8 @@ def updates_one_by_one(optimizer: Any) -> bool:
     )
 
 
-def _swapping(optimizer: Any) -> Iterator[Any]:
+@contextmanager
+def swapping(optimizer: Any) -> Iterator[None]:
     """Let an optimizer give variables new values instead of changing them in place.
 
     The old value stays where it is, for the way back, without being copied first; the new one is made in the
@@ -218,16 +204,16 @@ def _swapping(optimizer: Any) -> Iterator[Any]:
             target.assign(target.read_value() - tf.cast(value, target.dtype))
 
     in_place = {name: getattr(optimizer, name) for name in ("assign_add", "assign_sub")}
-    yield overridden(optimizer, "assign_add", add)
-    yield overridden(optimizer, "assign_sub", subtract)
+    with overridden(optimizer, "assign_add", add), overridden(optimizer, "assign_sub", subtract):
+        yield
 
 
-def _cut(places: list[int], sizes: list[int]) -> list[list[int]]:
-    """Places in groups of at most `RESERVE_BYTES`, or of one."""
+def _cut(places: list[int], sizes: list[int], most_bytes: int) -> list[list[int]]:
+    """Places in groups of at most so many bytes, or of one."""
     groups: list[list[int]] = [[]]
     filled = 0
     for place in places:
-        if groups[-1] and filled + sizes[place] > RESERVE_BYTES:
+        if groups[-1] and filled + sizes[place] > most_bytes:
             groups.append([])
             filled = 0
         groups[-1].append(place)

@@ -57,6 +57,10 @@ class Computation(Protocol):
         """The variables that a step is known to assign to, besides the weights."""
         ...
 
+    def trained(self) -> list[Any]:
+        """The weights that a step may update, as far as they are known."""
+        ...
+
     def run(self, data: Any, shares: Shares) -> tuple[Any, Captured]:
         """Run the step on a micro-batch: what it returns, and what it wanted to do to the weights."""
         ...
@@ -85,7 +89,7 @@ class ModelStep:
         self.eager = bool(model.run_eagerly)
         self.jit_compile = bool(model.jit_compile)
         self._step_name = step_name
-        self._weigh_outputs_by_samples = weigh_outputs_by_samples
+        self.weighs_outputs_by_samples = weigh_outputs_by_samples
 
     @property
     def output_count(self) -> int:
@@ -99,6 +103,10 @@ class ModelStep:
             *self.model.metrics_variables,
             *keras_internals.global_seed_states(),
         ]
+
+    def trained(self) -> list[Any]:
+        """The model's trainable weights."""
+        return list(self.model.trainable_variables) if self._step_name == "train_step" else []
 
     def run_plain(self, data: Any) -> Any:
         """Run the model's own step."""
@@ -130,8 +138,10 @@ class ModelStep:
             if not _is_known_to_add_up(loss):
                 return f"its loss {getattr(loss, 'name', loss)} is not one of Keras' that add up"
         for layer in keras_internals.all_layers(model):
-            if not _comes_from_keras(type(layer)) or isinstance(layer, keras.layers.Lambda):
-                return f"its layer {layer.name} is not Keras' own"
+            if not _comes_from_keras(type(layer)) or isinstance(
+                layer, keras.layers.Lambda | keras.layers.SpectralNormalization
+            ):
+                return f"its layer {layer.name} may do anything"
         for part in (model, model.optimizer):
             if part is not None and not _comes_from_keras(type(part)):
                 return f"{type(part).__name__} is not Keras' own"
@@ -159,7 +169,7 @@ class ModelStep:
             del sample_weight
             weight = (
                 shares.samples
-                if self._weigh_outputs_by_samples
+                if self.weighs_outputs_by_samples
                 else shares.by_samples(tf.ones((), value.dtype))
             )
             return update(shares.whole_output(value), sample_weight=weight)
@@ -182,6 +192,10 @@ class Prediction:
     def may_move(self) -> list[Any]:
         """Seeds, where a model draws random numbers in prediction."""
         return [*self.model.non_trainable_variables, *keras_internals.global_seed_states()]
+
+    def trained(self) -> list[Any]:
+        """None."""
+        return []
 
     def run_plain(self, data: Any) -> Any:
         """Run the model's own step."""
@@ -226,6 +240,10 @@ class LossFunction:
     def may_move(self) -> list[Any]:
         """Found out while tracing; only the global seed is known."""
         return keras_internals.global_seed_states()
+
+    def trained(self) -> list[Any]:
+        """The variables that were given."""
+        return self._variables
 
     def run_plain(self, data: Any) -> Any:
         """The loss and what comes with it, and the update."""

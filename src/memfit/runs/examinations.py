@@ -8,55 +8,72 @@ from dataclasses import dataclass, field
 from memfit.devices import is_oom
 from memfit.runs import keras_internals
 from memfit.runs.batches import Batch
-from memfit.runs.computations import Computation, is_keras_own
+from memfit.runs.computations import Computation, ModelStep, is_keras_own
 from memfit.runs.graphs import graph
 from memfit.runs.probes import Probe
-from memfit.runs.rollbacks import RolledBackStep
 from memfit.runs.shares import Weighing
 from memfit.runs.steps import StagedStep, flatten, pack, specs_of
+from memfit.runs.wholes import WholeStep
 
 _ROWS = (8, 3, 2)  # samples to try it on
 
 
 @dataclass
 class Examined:
-    """A step that is ready to run, and what its user has to know beforehand."""
+    """A step that is ready to run whole and, where that is possible, in parts."""
 
-    step: StagedStep | RolledBackStep
+    whole: WholeStep
     why_not_split: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what the user has to know beforehand
+    staged: StagedStep | None = None
+
+    def without_xla(self) -> bool:
+        """Go on without XLA; False if it was off."""
+        was_on = self.whole.without_xla()
+        return (self.staged is not None and self.staged.without_xla()) or was_on
 
 
 def examine(computation: Computation, batch: Batch) -> Examined:
-    """Build what a step needs, trace it, and find out what it allows; nothing is run but a few samples."""
+    """Build what a step needs, and find out what it allows; nothing is run but a few samples, on a stage.
+
+    What consists of Keras' own parts is known to add up; it is traced on a stage only when it is split.
+    """
     model = computation.model
     with nullcontext() if model is None else keras_internals.optimizers_kept_whole(model):
         _build(computation, batch)
+        whole = WholeStep(computation, static=_wants_static_batches(computation))
+        if computation.doubts() is None:
+            reason = batch.why_not_split or computation.why_not_split()
+            return Examined(whole, reason, _notes_on_whole(reason), StagedStep(computation))
         step = StagedStep(computation)
         unstaged = _why_not_staged(step, batch)
-        if unstaged:
-            return Examined(RolledBackStep(computation), unstaged[0], _notes_on_rollback(unstaged))
+    if unstaged:
+        return Examined(whole, unstaged[0], _notes_on_rollback(unstaged))
     reasons = [batch.why_not_split, computation.why_not_split(), *step.hindrances]
     reason = next(filter(None, reasons), None)
-    if reason is not None or computation.doubts() is None:
-        return Examined(step, reason, _notes_on_whole(reason))
-    return _probed(computation, batch, step)
+    if reason is not None:
+        return Examined(whole, reason, _notes_on_whole(reason), step)
+    return _probed(computation, batch, whole, step)
 
 
-def _probed(computation: Computation, batch: Batch, step: StagedStep) -> Examined:
+def _wants_static_batches(computation: Computation) -> bool:
+    """Whether Keras' own step gives other metrics when it does not know the size of the batch."""
+    return isinstance(computation, ModelStep) and (
+        computation.weighs_outputs_by_samples and computation.output_count > 1
+    )
+
+
+def _probed(computation: Computation, batch: Batch, whole: WholeStep, step: StagedStep) -> Examined:
     if batch.size == 1:
-        return Examined(step, "its batches have one sample")
+        return Examined(whole, "its batches have one sample", staged=step)
     try:
         probe, weighing, reason = _probe(computation, batch)
     except Exception as error:  # noqa: BLE001 - whatever a user's step may raise on a few samples
         reason = f"trying it on a few samples failed ({_first_line(error)})"
-        return Examined(step, reason, _notes_on_whole(reason))
-    if weighing.gradients != step.weighing.gradients or weighing.observed:
+        return Examined(whole, reason, _notes_on_whole(reason), step)
+    if weighing != step.weighing:
         step = StagedStep(computation, weighing)
-        _why_not_staged(step, batch)
-    else:
-        step.weighing = weighing
-    return Examined(step, reason, probe.notes if reason is None else _notes_on_whole(reason))
+    return Examined(whole, reason, probe.notes if reason is None else _notes_on_whole(reason), step)
 
 
 def _probe(computation: Computation, batch: Batch) -> tuple[Probe, Weighing, str | None]:
@@ -78,7 +95,7 @@ def _why_not_staged(step: StagedStep, batch: Batch) -> list[str]:
     except Exception as error:
         if step.unstaged:
             return step.unstaged
-        if is_oom(error) or step.computation.doubts() is None:
+        if is_oom(error):
             raise
         return [f"it cannot be traced on a stage ({_first_line(error)})"]
     return [*step.unstaged, *foreign]

@@ -55,21 +55,34 @@ class Guard:
             size = self._size_for(guarded, examined, batch)
             in_use, began = bytes_in_use(), time.perf_counter()
             try:
-                outputs = examined.step.gather(batch, size)
+                outputs = self._try(examined, batch, size)
                 break
+            except _CommitRanOut as error:
+                raise self._does_not_fit("the update of the weights", error.oom) from error.oom
             except Exception as error:
                 if not is_oom(error):
                     raise
                 oom = error.with_traceback(None)  # whose frames would keep tensors alive
             seconds = time.perf_counter() - began
-            after = None if size < batch.size and self._replay else self._step_down(guarded, batch, in_use)
+            after = self._step_down(guarded, batch, in_use)
             if after is None and tried_again:
                 raise self._nothing_smaller(examined, batch, oom) from oom
             tried_again = after is None
             self._tell_oom(guarded, oom, size, after or size, seconds)
             gc.collect()
-        self._commit(guarded, size)
         self._note(guarded, examined, size, batch.size)
+        return outputs
+
+    def _try(self, examined: Examined, batch: Batch, size: int) -> Any:
+        """Run the step once: whole where that costs no more memory than in two phases, else on the stage."""
+        staged = examined.staged
+        if size == batch.size:
+            ran, outputs = examined.whole.run(batch, if_affordable=staged is not None)
+            if ran:
+                return outputs
+        assert staged is not None
+        outputs = staged.gather(batch, size)
+        self._commit(staged, size)
         return outputs
 
     def _examined(self, guarded: Guarded, batch: Batch) -> Examined:
@@ -123,18 +136,17 @@ class Guard:
             note += f"Trying once more, on the same samples. {lost}"
         self.journal.survived(SurvivedOOM(steps, guarded.phase, before, after, seconds, oom), note)
         assert guarded.examined is not None
-        if guarded.examined.step.without_xla():
+        if guarded.examined.without_xla():
             self.journal.tell("After an out-of-memory error XLA may abort the process: going on without XLA.")
 
-    def _commit(self, guarded: Guarded, size: int) -> None:
-        assert guarded.examined is not None
+    def _commit(self, staged: StagedStep, size: int) -> None:
         began = time.perf_counter()
         try:
-            survived = guarded.examined.step.commit()
+            survived = staged.commit()
         except Exception as error:
             if not is_oom(error):
                 raise
-            raise self._does_not_fit("the update of the weights", error) from error
+            raise _CommitRanOut(error) from error
         if survived is not None:
             oom, seconds = read_oom(survived), time.perf_counter() - began
             self.journal.survived(
@@ -147,7 +159,7 @@ class Guard:
         if guarded.phase != "gradients":
             return
         if self.journal.note_micro_batch(size, batch_size) and size < batch_size:
-            for note in what_a_split_changes(examined.step):
+            for note in what_a_split_changes(examined.staged):
                 self.journal.tell_once(note)
         self.journal.steps += 1
 
@@ -170,12 +182,20 @@ class Guard:
         )
 
 
-def what_a_split_changes(step: Any) -> list[str]:
+class _CommitRanOut(Exception):
+    """An update that does not fit although the gradients did; nothing has changed."""
+
+    def __init__(self, oom: Exception) -> None:
+        super().__init__(str(oom))
+        self.oom = oom
+
+
+def what_a_split_changes(step: StagedStep | None) -> list[str]:
     """What is not the same any more when batches are split, in words; empty when everything is."""
     notes = []
-    if isinstance(step, StagedStep) and step.stage.moves("moving_mean"):
+    if step is not None and step.stage.moves("moving_mean"):
         notes.append("BatchNormalization takes its statistics from micro-batches.")
-    if isinstance(step, StagedStep) and step.stage.moves("seed_generator_state"):
+    if step is not None and step.stage.moves("seed_generator_state"):
         notes.append("Random layers such as Dropout draw for each micro-batch.")
     return notes
 

@@ -131,6 +131,7 @@ class StagedStep:
         count = 1 + self.computation.output_count
         if micro_batch_size >= batch.size:
             return [np.ones(count)]
+        self.traced(*flatten(batch.part(0, micro_batch_size)))  # which says what losses are measured by
         measures = [self._measures.get(place, "nothing") for place in range(count - 1)]
         if "data" in measures:
             return share_vectors([self._measure(part) for part in parts(batch, micro_batch_size)])

@@ -29,7 +29,38 @@ def variables(model: Any, *, metrics: bool = True) -> list[Any]:
 
 def digest(model: Any, *, metrics: bool = True) -> list[str]:
     """One hash for each variable: equal only when every bit is."""
-    return [hashlib.sha256(value.tobytes()).hexdigest()[:16] for value in variables(model, metrics=metrics)]
+    return [_hash(value) for value in variables(model, metrics=metrics)]
+
+
+def every_variable(model: Any) -> list[Any]:
+    """The variables of model, metrics, all its optimizers, and the global seed."""
+    from memfit.runs import keras_internals
+
+    return [
+        *model.variables,
+        *model.metrics_variables,
+        *(variable for optimizer in keras_internals.optimizers_of(model) for variable in optimizer.variables),
+        *keras_internals.global_seed_states(),
+    ]
+
+
+def every_digest(model: Any) -> list[str]:
+    """One hash for each of them."""
+    return [_hash(variable.numpy()) for variable in every_variable(model)]
+
+
+class Remembered:
+    """The variables that a model has now, and their values."""
+
+    def __init__(self, model: Any) -> None:
+        self._values = [(variable, _hash(variable.numpy())) for variable in every_variable(model)]
+
+    def is_unchanged(self) -> bool:
+        return all(_hash(variable.numpy()) == value for variable, value in self._values)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(value.tobytes()).hexdigest()[:16]
 
 
 def difference(first: list[Any], second: list[Any]) -> float:

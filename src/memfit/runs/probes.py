@@ -16,11 +16,20 @@ import numpy as np
 from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Batch
 from memfit.runs.computations import Computation
+from memfit.runs.keras_internals import all_layers
 from memfit.runs.shares import Kind, Vector, Weighing, share_vectors
 from memfit.runs.steps import Computed, StagedStep, flatten
 
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 _COARSE = 3e-2  # half precision
+_EXACT = 1e-12
+
+_IN_WORDS: dict[Kind, str] = {
+    "mean": "a mean",
+    "sum": "a sum",
+    "rows": "a row for each sample",
+    "last": "a running result",
+}
 
 
 class Probe:
@@ -31,6 +40,7 @@ class Probe:
         self._computation = computation
         self._parts = [batch.part(0, rows), batch.part(0, cut), batch.part(cut, rows)]
         self._shares = (cut / rows, (rows - cut) / rows)
+        self._coarse = _computes_in_half_precision(computation.model)
         self.notes: list[str] = []
 
     def weigh(self) -> tuple[Weighing, str | None]:
@@ -100,8 +110,8 @@ class Probe:
         return {place: kind for place, kind in kinds.items() if kind is not None}
 
     def _kind_of(self, whole: Any, first: Any, second: Any) -> Kind | None:
-        mean = _close(whole, self._shares[0] * first + self._shares[1] * second)
-        total = _close(whole, first + second)
+        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second)
+        total = self._close(whole, first + second)
         if mean and total:
             return None
         return "mean" if mean else "sum" if total else "neither"
@@ -111,10 +121,9 @@ class Probe:
         whole, first, second = (_dense_gradients(result) for result in results)
         if not whole:
             return None
-        vectors = [
-            np.concatenate([g[name].ravel() for name in sorted(whole)]) for g in (whole, first, second)
-        ]
-        return self._kind_of(*vectors) or "neither"  # no telling where all are zero
+        kinds = {self._kind_of(*_same_rows(whole[name], first[name], second[name])) for name in sorted(whole)}
+        kinds -= {None}  # zero in all parts
+        return kinds.pop() if len(kinds) == 1 else "neither"  # no telling where all are zero
 
     def _kinds_of_outputs(self, results: list[Computed]) -> list[Kind]:
         leaves = [keras.tree.flatten(result.outputs) for result in results]
@@ -128,10 +137,20 @@ class Probe:
         if whole.dtype.kind not in "fiub" and whole.dtype.name != "bfloat16":
             return "last"
         if whole.ndim and len(whole) == len(first) + len(second):
-            return "rows" if _close(whole, np.concatenate([first, second])) else "neither"
+            return "rows" if self._close(whole, np.concatenate([first, second])) else "neither"
         if whole.shape != second.shape:
             return "neither"
-        return "last" if _close(whole, second) else self._kind_of(whole, first, second) or "mean"
+        return "last" if self._close(whole, second) else self._kind_of(whole, first, second) or "mean"
+
+    def _close(self, whole: Any, together: Any) -> bool:
+        """Whether two arrays are the same but for rounding."""
+        if whole.shape != together.shape or not np.all(np.isfinite(together.astype(np.float64))):
+            return False
+        finest = _EXACT if whole.dtype.kind in "iub" else _TOLERANCES.get(str(whole.dtype), _COARSE)
+        tolerance = max(finest, _COARSE) if self._coarse else finest
+        scale = float(np.max(np.abs(whole.astype(np.float64)), initial=0.0))
+        distance = np.abs(whole.astype(np.float64) - together.astype(np.float64))
+        return bool(np.max(distance, initial=0.0) <= tolerance * scale)
 
     def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
         if found.weighs_losses and "neither" in added.values():
@@ -139,18 +158,9 @@ class Probe:
         if found.gradients == "neither":
             return "the gradients of a batch are neither the mean nor the sum of those of its samples"
         wanted = self._computation.outputs_must_be
-        outputs = found.outputs or []
-        if wanted and any(kind not in wanted for kind in outputs):
+        if wanted and any(kind not in wanted for kind in found.outputs or ()):
             return "not every output is " + " or ".join(_IN_WORDS[kind] for kind in wanted)
         return None
-
-
-_IN_WORDS: dict[Kind, str] = {
-    "mean": "a mean",
-    "sum": "a sum",
-    "rows": "a row for each sample",
-    "last": "a running result",
-}
 
 
 def _added(step: StagedStep) -> list[int]:
@@ -158,21 +168,28 @@ def _added(step: StagedStep) -> list[int]:
     return [place for place, name in enumerate(step.observed_names) if name is None]
 
 
+def _computes_in_half_precision(model: Any) -> bool:
+    layers = [] if model is None else all_layers(model)
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
+
+
 def _dense_gradients(computed: Computed) -> dict[str, Any]:
-    """Gradients as arrays; sparse ones by the rows that they touch."""
-    gradients = {name: np.asarray(gradient, np.float64) for name, gradient in computed.gradients.items()}
+    """Gradients as arrays; sparse ones by the rows up to the last that they touch."""
+    gradients = {name: np.asarray(gradient) for name, gradient in computed.gradients.items()}
     for name, (indices, values) in computed.slices.items():
-        rows = np.asarray(values, np.float64)
-        dense = np.zeros((int(np.max(indices, initial=0)) + 1, *rows.shape[1:]))
+        rows = np.asarray(values)
+        dense = np.zeros((int(np.max(indices, initial=0)) + 1, *rows.shape[1:]), rows.dtype)
         np.add.at(dense, np.asarray(indices), rows)
         gradients[name] = dense
     return gradients
 
 
-def _close(whole: Any, together: Any) -> bool:
-    """Whether two arrays are the same but for rounding."""
-    if whole.shape != together.shape or not np.all(np.isfinite(together)):
-        return False
-    tolerance = _TOLERANCES.get(str(whole.dtype), _COARSE if whole.dtype.kind == "f" else 1e-12)
-    scale = float(np.max(np.abs(whole.astype(np.float64)), initial=0.0))
-    return bool(np.max(np.abs(whole - together.astype(np.float64)), initial=0.0) <= tolerance * scale)
+def _same_rows(*arrays: Any) -> list[Any]:
+    """Arrays filled up with rows of zeros to the same length."""
+    most = max(len(array) if array.ndim else 0 for array in arrays)
+    return [
+        np.concatenate([array, np.zeros((most - len(array), *array.shape[1:]), array.dtype)])
+        if array.ndim and len(array) < most
+        else array
+        for array in arrays
+    ]

@@ -231,7 +231,7 @@ def _commit_pressed(callback: Any, pressure: Pressure, phase: str, *, faulty: bo
 
 
 # What is left free. Where the backward pass runs out, the forward pass takes 24 MiB and its gradient as much.
-_FREE_BYTES = {"backward": 38 << 20, "evaluation": 1 << 20, "prediction": 1 << 20}
+_FREE_BYTES = {"backward": 44 << 20, "evaluation": 1 << 20, "prediction": 1 << 20}
 
 
 def _callback(  # noqa: C901 - one moment for each phase

@@ -4,9 +4,11 @@ import pytest
 
 from memfit.runs.ladders import Ladder
 
+MIB = 1 << 20
+
 
 def test_starts_with_the_whole_batch_and_halves_down_to_one_sample() -> None:
-    ladder = Ladder(None)
+    ladder = Ladder()
     sizes = [ladder.size_for(53)]
     while (smaller := ladder.step_down(53)) is not None:
         sizes.append(smaller)
@@ -27,3 +29,50 @@ def test_steps_down_from_a_short_batch_too() -> None:
     ladder = Ladder(64)
     assert ladder.step_down(10) == 5
     assert ladder.size_for(64) == 5
+
+
+def test_grows_back_the_way_it_came_when_less_is_in_use_than_when_it_failed() -> None:
+    ladder = Ladder()
+    ladder.step_down(64, 900 * MIB)
+    ladder.step_down(64, 900 * MIB)
+    sizes = []
+    while ladder.step_up(500 * MIB):
+        sizes.append(ladder.size_for(64))
+    assert sizes == [32, 64]
+
+
+def test_does_not_try_a_size_again_while_as_much_is_in_use() -> None:
+    ladder = Ladder()
+    ladder.step_down(64, 900 * MIB)
+    assert not ladder.step_up(900 * MIB)
+    assert not ladder.step_up(890 * MIB), "the peak moves by more than that by itself"
+    assert not ladder.step_up(None), "nobody knows what is in use"
+    assert ladder.size_for(64) == 32
+
+
+def test_does_not_oscillate() -> None:
+    """Each failure lowers what must be in use for another try, so tries come to an end."""
+    ladder, tries, in_use = Ladder(), 0, 900 * MIB
+    ladder.step_down(64, in_use)
+    for step in range(1000):
+        in_use = (900 - step % 100) * MIB  # goes up and down, and never far enough
+        if ladder.step_up(in_use):
+            tries += 1
+            ladder.step_down(64, in_use)
+    assert tries <= 6
+
+
+def test_never_grows_beyond_where_it_was_told_to_start() -> None:
+    ladder = Ladder(16)
+    ladder.step_down(64, 900 * MIB)
+    assert ladder.step_up(100 * MIB)
+    assert ladder.size_for(64) == 16
+    assert not ladder.step_up(0)
+
+
+def test_begins_anew_when_told_so() -> None:
+    ladder = Ladder()
+    ladder.step_down(64, 900 * MIB)
+    ladder.start_at(8)
+    assert ladder.size_for(64) == 8
+    assert not ladder.step_up(0)

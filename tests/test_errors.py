@@ -22,6 +22,7 @@ EXAMPLES: list[MemfitError] = [
     errors.BatchSizesDiffer([4, 5]),
     errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
+    errors.TornUpdate(2, 5),
     errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),
     errors.CannotWrite("out.json", "Permission denied"),
 ]

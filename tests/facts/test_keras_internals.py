@@ -47,7 +47,23 @@ def _use_them() -> dict[str, Any]:
     seen["losses"] = [loss.reduction for loss in internals.output_losses(model)]
     seen["trackers"] = len(internals.output_trackers(model))
     seen["compiled"] = float(internals.compiled_loss(model)(tf.zeros((2, 3)), tf.ones((2, 3))))
-    seen["added"] = float(internals.aggregate_added_loss(model, tf.constant([1.0, 2.0])))
+    with (
+        internals.wrapped_output_losses(model, lambda place, loss: lambda *data: 10.0 * loss(*data)),
+        internals.wrapped_added_losses(model, lambda loss: 0.0 * loss),
+    ):
+        seen["wrapped"] = float(model.compute_loss(y=tf.zeros((2, 3)), y_pred=tf.ones((2, 3))))
+    seen["metrics"] = [metric.name for metric in internals.other_metrics(model)]
+    (mae,) = internals.other_metrics(model)
+    seen["metric function"] = (
+        internals.metric_function(mae)(tf.zeros((2, 3)), tf.ones((2, 3))).numpy().tolist()
+    )
+    seen["is built"] = [
+        internals.is_built(model),
+        internals.is_built(keras.Sequential([keras.layers.Dense(1)])),
+    ]
+    parts = internals.compiled_parts(model)
+    seen["parts"] = [parts[0] is model.optimizer, *(part is not None for part in parts[1:3]), parts[3]]
+    seen["class weights"] = internals.class_weights(np.array([0, 1, 1]), {0: 2.0, 1: 3.0}).tolist()
     seen["layers"] = [type(layer).__name__ for layer in internals.all_layers(model)]
     seen["strategy"] = internals.strategy_of(model) is None
 
@@ -55,11 +71,51 @@ def _use_them() -> dict[str, Any]:
     seen["mask"] = internals.mask_of(masked).numpy().tolist()
     seen["no mask"] = internals.mask_of(tf.ones(1)) is None
 
-    update, calls = model.optimizer.apply, []
-    with internals.overridden(model.optimizer, "apply", lambda *arguments: calls.append(arguments)):
-        model.optimizer.apply_gradients([(tf.zeros_like(kernel), kernel)])
-    seen["overridden"] = len(calls)
-    seen["back"] = model.optimizer.apply == update and "apply" not in vars(model.optimizer)
+    calls: list[Any] = []
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    scaled.build([kernel])
+    before = kernel.numpy().tolist()
+    apply = keras.optimizers.Optimizer.apply
+    with internals.captured_updates(lambda *update: calls.append(update)):
+        model.optimizer.apply_gradients([(tf.ones_like(kernel), kernel)])
+        scaled.apply([tf.ones_like(kernel)])
+    seen["captured"] = [[len(gradients), variables[0] is kernel] for _, gradients, variables in calls]
+    seen["back"] = keras.optimizers.Optimizer.apply is apply and kernel.numpy().tolist() == before
+    assigned: list[Any] = []
+    with internals.overridden(scaled.inner_optimizer, "assign_sub", lambda *update: assigned.append(update)):
+        scaled.inner_optimizer.apply([tf.ones_like(kernel)], [kernel])
+    seen["assigned"] = len(assigned)
+    seen["inner"] = [one is scaled for one in internals.with_inner(scaled)]
+
+    drops = keras.layers.Dropout(0.5)
+    noise = keras.layers.GaussianNoise(1.0)
+    rows = tf.ones((4, 3))
+    with internals.quiet():
+        seen["quiet dropout"] = bool(tf.reduce_all(drops(rows, training=True) == 1.0))
+        drawn = noise(rows, training=True)
+        seen["quiet noise"] = [bool(tf.reduce_all(drawn == drawn[:1])), bool(tf.reduce_any(drawn != 1.0))]
+        model.layers[1](tf.random.normal((4, 3)), training=True)
+    seen["quiet statistics"] = float(mean[0]) == seen["outside"]
+
+    with internals.StagedScope([]), internals.outside_scopes():
+        seen["outside scopes"] = isinstance(internals.backing_variable(keras.Variable(1.0)), tf.Variable)
+
+    joined: list[int] = []
+    with internals.predictions_on_host(lambda tensors: joined.append(len(tensors))):
+        model.predict(batch[0], batch_size=2, verbose=0)
+    seen["joined"] = joined
+
+    holder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    holder.compile("adam", "mse")
+    count = len(holder.optimizer.variables)
+    try:
+        with internals.optimizers_kept_whole(holder):
+            holder.optimizer.build(holder.trainable_variables)
+            raise MemoryError
+    except MemoryError:
+        seen["kept whole"] = [holder.optimizer.built, len(holder.optimizer.variables) == count]
+    holder.fit(batch[0], batch[1][:, :1], verbose=0)
+    seen["builds afterwards"] = len(holder.optimizer.variables) - count
     return seen
 
 
@@ -80,13 +136,31 @@ def test_what_memfit_uses_of_keras_is_there_and_does_what_it_needs() -> None:
     assert seen["losses"] == ["sum_over_batch_size"], "without _flat_losses shares cannot be known"
     assert seen["trackers"] == 0
     assert seen["compiled"] == 1.0, "without _compile_loss data and regularisation cannot be told apart"
-    assert seen["added"] == 3.0
+    assert seen["wrapped"] == 10.0, (
+        "without _flat_losses and _aggregate_additional_loss nothing can be weighed"
+    )
+    assert len(seen["metrics"]) == 1
+    assert seen["metric function"] == [1.0, 1.0], "without _fn metrics that count batches would count parts"
+    assert seen["is built"] == [True, False]
+    assert seen["parts"] == [True, True, True, True], "without these a second compile goes unnoticed"
+    assert seen["class weights"] == [2.0, 3.0, 3.0]
     assert "BatchNormalization" in seen["layers"], "without _flatten_layers BatchNorm goes unnoticed"
     assert seen["strategy"], "without _distribute_strategy a strategy goes unnoticed"
     assert seen["mask"] == [[False, True]], "without _keras_mask masked losses would be weighted wrongly"
     assert seen["no mask"]
-    assert seen["overridden"] == 1, "without apply below apply_gradients the update cannot be captured"
-    assert seen["back"], "the optimizer was not put back as it was"
+    assert seen["captured"] == [[1, True], [1, True]], "an update that is not captured changes the weights"
+    assert seen["back"], "the optimizers were not put back as they were"
+    assert seen["assigned"] == 1, (
+        "optimizers no longer assign through a method of their own: each old value is copied"
+    )
+    assert seen["inner"] == [True, False]
+    assert seen["quiet dropout"], "a probe would compare other masks"
+    assert seen["quiet noise"] == [True, True], "a probe would compare other draws"
+    assert seen["quiet statistics"], "a probe would compare other statistics"
+    assert seen["outside scopes"], "slots made while tracing would be lost"
+    assert seen["joined"] == [2], "predictions would be joined on the device"
+    assert seen["kept whole"] == [False, True], "slots that did not fit would be there twice"
+    assert seen["builds afterwards"] == 4
 
 
 def _optimizer_counts_after_an_oom() -> list[int]:

@@ -68,7 +68,8 @@ class Commit:
 
     def _prepare(self, slices: Slices) -> None:
         """Trace the groups, before anything changes; again when other gradients come."""
-        if self._accumulators.key != self._key:
+        key = (self._accumulators.key, frozenset(self._stage.written))
+        if key != self._key:
             self._groups = self._make_groups(slices)
             self._reserve_bytes = max(group.way_back.bytes for group in self._groups)
             weights = sum(size_of(backing_variable(v)) for v in self._accumulators.variables)
@@ -76,7 +77,7 @@ class Commit:
             self._finish = self._release_all
             if not self._eager:
                 self._finish = graph(self._release_all, input_signature=[])
-            self._key = self._accumulators.key
+            self._key = key
 
     def _release_all(self) -> None:
         self._groups[-1].way_back.release()

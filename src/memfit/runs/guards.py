@@ -66,7 +66,7 @@ class Guard:
             seconds = time.perf_counter() - began
             after = self._step_down(guarded, batch, in_use)
             if after is None and tried_again:
-                raise self._nothing_smaller(examined, batch, oom) from oom
+                raise self._nothing_smaller(examined, batch, size, oom) from oom
             tried_again = after is None
             self._tell_oom(guarded, oom, size, after or size, seconds)
             gc.collect()
@@ -119,7 +119,8 @@ class Guard:
 
     def _step_down(self, guarded: Guarded, batch: Batch, in_use_bytes: int | None) -> int | None:
         assert guarded.examined is not None
-        if guarded.examined.why_not_split or batch.why_not_split:
+        repeats = self._replay and guarded.phase == "gradients"
+        if repeats or guarded.examined.why_not_split or batch.why_not_split:
             return None
         return guarded.ladder.step_down(batch.size, in_use_bytes)
 
@@ -163,11 +164,14 @@ class Guard:
                 self.journal.tell_once(note)
         self.journal.steps += 1
 
-    def _nothing_smaller(self, examined: Examined, batch: Batch, error: Exception) -> DoesNotFit:
+    def _nothing_smaller(self, examined: Examined, batch: Batch, size: int, error: Exception) -> DoesNotFit:
         reason = examined.why_not_split or batch.why_not_split
-        if reason is None:
-            return self._does_not_fit("a step on one sample", error)
-        return self._does_not_fit(f"a step on {batch.size} samples", error, f"It cannot be split: {reason}.")
+        if reason is not None:
+            what = f"a step on {batch.size} samples"
+            return self._does_not_fit(what, error, f"It cannot be split: {reason}.")
+        return self._does_not_fit(
+            "a step on one sample" if size == 1 else f"a step on micro-batches of {size}", error
+        )
 
     def _does_not_fit(self, what: str, error: Exception, *reasons: str) -> DoesNotFit:
         limit_bytes = limit_in_force()

@@ -47,7 +47,7 @@ class Protection:
         self.journal = Journal(budget)
         self.hosts = Hosts()
         self._guard = Guard(self.journal, replay=replay)
-        self._micro_batch_size = micro_batch_size
+        self._micro_batch_size = self._start = micro_batch_size
         self._steps: dict[Phase, tuple[Any, Guarded]] = vars(model).get(_KEPT, {})
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
@@ -166,9 +166,9 @@ class Protection:
                 guarded.ladder = kept[1].ladder
             self._steps[phase] = (key, guarded)
         guarded.asked = phase == "gradients" and self._micro_batch_size is not None
-        if guarded.asked:
-            assert self._micro_batch_size is not None
-            guarded.ladder.start_at(self._micro_batch_size)
+        if phase == "gradients" and self._start is not None:
+            guarded.ladder.start_at(self._start)
+            self._start = None  # from there on it goes its own way
         return guarded
 
     def _computation(self, phase: Phase) -> Computation:

@@ -25,6 +25,7 @@ class Stage:
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = variables
+        self.written: set[int] = set()  # places of what the parts of this step have written so far
         self._copies: dict[int, Any] = {}
 
     def extend(self, strangers: list[Any]) -> None:
@@ -35,10 +36,10 @@ class Stage:
         """What the model holds."""
         return [backing_variable(variable).read_value() for variable in self.variables]
 
-    def staged_values(self) -> list[Any]:
-        """What the parts so far have left; where they leave nothing, what the model holds."""
+    def staged_values(self, written: set[int]) -> list[Any]:
+        """What the parts so far have left at these places; elsewhere, what the model holds."""
         return [
-            self._copies.get(place, backing_variable(variable)).read_value()
+            (self._copies[place] if place in written else backing_variable(variable)).read_value()
             for place, variable in enumerate(self.variables)
         ]
 
@@ -67,9 +68,9 @@ class Stage:
 
     def moves(self, name: str) -> bool:
         """Whether a step moves a variable of this name."""
-        return any(self.variables[place].path.rpartition("/")[2] == name for place in self._copies)
+        return any(self.variables[place].path.rpartition("/")[2] == name for place in self.written)
 
     def publish(self) -> None:
-        """Give the model what is on the stage."""
-        for place, copy in self._copies.items():
-            backing_variable(self.variables[place]).assign(copy.read_value())
+        """Give the model what the parts of this step have written."""
+        for place in sorted(self.written):
+            backing_variable(self.variables[place]).assign(self._copies[place].read_value())

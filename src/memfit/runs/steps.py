@@ -52,6 +52,7 @@ class Traced:
             jit_compile=step.jit_compile,
         )
         self.concrete = self._compute.get_concrete_function()
+        self.written = {int(place) for place in self.concrete.structured_outputs.moved}
         signature = [specs, vector]
         self._first = graph(lambda *inputs: self._take(*inputs, first=True), input_signature=signature)
         self._next = graph(lambda *inputs: self._take(*inputs, first=False), input_signature=signature)
@@ -71,7 +72,7 @@ class Traced:
 
     def _take(self, leaves: list[Any], vector: Any, *, first: bool) -> Computed:
         stage = self._step.stage
-        values = stage.real_values() if first else stage.staged_values()
+        values = stage.real_values() if first else stage.staged_values(self.written)
         computed = self.compute(leaves, vector, values)
         self._step.take(computed, first=first)
         return computed._replace(moved={}, gradients={})
@@ -104,7 +105,6 @@ class StagedStep:
         self.stage = Stage(distinct(computation.may_move()))
         self.optimizer: Any = None
         self._commit: Commit | None = None
-        self._publish: Any = None
         self._traces: dict[str, list[Traced]] = {}
         self._open_batch = True
         self.observed_names: list[str | None] = []
@@ -115,6 +115,7 @@ class StagedStep:
     def gather(self, batch: Batch, micro_batch_size: int) -> Any:
         """Run all of a batch in micro-batches; what the step returns, as for the whole batch."""
         self.accumulators.begin()
+        self.stage.written.clear()
         shares = self._shares_of(batch, micro_batch_size)
         gathered: list[Any] = []
         for number, (part, vector) in enumerate(zip(parts(batch, micro_batch_size), shares, strict=True)):
@@ -148,14 +149,15 @@ class StagedStep:
     def _run_part(self, part: Structure, vector: Vector, *, first: bool) -> Computed:
         structure, leaves = flatten(part)
         if self.computation.eager:
-            values = self.stage.real_values() if first else self.stage.staged_values()
+            values = self.stage.staged_values(self.stage.written)
             computed = self.compute(structure, leaves, as_tensor(vector), values)
             self.take(computed, first=first)
-            reached = list(computed.gradients)
+            reached, written = list(computed.gradients), set(map(int, computed.moved))
         else:
             traced = self.traced(structure, leaves)
             computed = traced.run(leaves, as_tensor(vector), first=first)
-            reached = list(traced.concrete.structured_outputs.gradients)
+            reached, written = list(traced.concrete.structured_outputs.gradients), traced.written
+        self.stage.written.update(written)
         self.accumulators.keep(reached, computed.slices)
         return computed
 
@@ -244,7 +246,6 @@ class StagedStep:
                 update.gradients, update.variables, shares=shares, kind=self.weighing.gradients
             )
         )
-        outputs = keras.tree.map_structure(lambda leaf: leaf, outputs)
         return Computed(
             outputs,
             self.stage.moved(scope),

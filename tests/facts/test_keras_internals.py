@@ -57,10 +57,8 @@ def _use_them() -> dict[str, Any]:
     seen["metric function"] = (
         internals.metric_function(mae)(tf.zeros((2, 3)), tf.ones((2, 3))).numpy().tolist()
     )
-    seen["is built"] = [
-        internals.is_built(model),
-        internals.is_built(keras.Sequential([keras.layers.Dense(1)])),
-    ]
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    seen["is built"] = [internals.is_built(one, trains=True, evaluates=True) for one in (model, unbuilt)]
     parts = internals.compiled_parts(model)
     seen["parts"] = [parts[0] is model.optimizer, *(part is not None for part in parts[1:3]), parts[3]]
     seen["class weights"] = internals.class_weights(np.array([0, 1, 1]), {0: 2.0, 1: 3.0}).tolist()
@@ -90,7 +88,7 @@ def _use_them() -> dict[str, Any]:
     drops = keras.layers.Dropout(0.5)
     noise = keras.layers.GaussianNoise(1.0)
     rows = tf.ones((4, 3))
-    with internals.quiet():
+    with internals.quiet(None):
         seen["quiet dropout"] = bool(tf.reduce_all(drops(rows, training=True) == 1.0))
         drawn = noise(rows, training=True)
         seen["quiet noise"] = [bool(tf.reduce_all(drawn == drawn[:1])), bool(tf.reduce_any(drawn != 1.0))]

@@ -68,11 +68,15 @@ class Accumulators:
         self._slices.clear()
         self._reached.clear()
 
+    def forget_slices(self) -> None:
+        """Let the sparse gradients go."""
+        self._slices.clear()
+
     def take(self, gradients: Gradients, *, first: bool) -> None:
         """Add dense gradients, or begin with them; eagerly or while tracing."""
         for name, gradient in gradients.items():
             accumulator = self._accumulator(int(name), gradient.dtype)
-            if first:
+            if first or (tf.executing_eagerly() and int(name) not in self._reached):
                 accumulator.assign(gradient)
             else:
                 accumulator.assign_add(gradient)

@@ -51,7 +51,7 @@ def as_tensor(value: Any) -> Any:
     """
     if isinstance(value, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
         return value
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OSU":
         return tf.convert_to_tensor(value)
     if value.ctypes.data % _ALIGNMENT or not value.flags.c_contiguous or not value.flags.writeable:
         value = aligned_copy(value)

@@ -62,6 +62,8 @@ class Commit:
             except BaseException:
                 self._finish()
                 raise
+            finally:
+                self._accumulators.forget_slices()
             if self._held_bytes > NOT_WORTH_RELEASING_BYTES:
                 self._finish()
         return survived

@@ -104,9 +104,14 @@ class ModelStep:
             *keras_internals.global_seed_states(),
         ]
 
+    @property
+    def trains(self) -> bool:
+        """Whether it updates weights."""
+        return self._step_name == "train_step"
+
     def trained(self) -> list[Any]:
         """The model's trainable weights."""
-        return list(self.model.trainable_variables) if self._step_name == "train_step" else []
+        return list(self.model.trainable_variables) if self.trains else []
 
     def run_plain(self, data: Any) -> Any:
         """Run the model's own step."""
@@ -142,9 +147,12 @@ class ModelStep:
                 layer, keras.layers.Lambda | keras.layers.SpectralNormalization
             ):
                 return f"its layer {layer.name} may do anything"
-        for part in (model, model.optimizer):
-            if part is not None and not _comes_from_keras(type(part)):
-                return f"{type(part).__name__} is not Keras' own"
+        metrics = keras_internals.other_metrics(model)
+        functions = [keras_internals.function_of(metric) for metric in metrics]
+        for part in (model, model.optimizer, *metrics, *functions):
+            kind = part if inspect.isfunction(part) else type(part)
+            if part is not None and not _comes_from_keras(kind):
+                return f"{getattr(kind, '__name__', kind)} is not Keras' own"
         return None
 
     def _overrides(self, shares: Shares) -> Iterator[Any]:
@@ -156,9 +164,9 @@ class ModelStep:
         for metric in keras_internals.output_trackers(model):
             yield self._tracking_output(metric, shares)
         for metric in keras_internals.other_metrics(model):
-            if isinstance(metric, keras.metrics.MeanMetricWrapper):
+            if _updates_like(metric, keras.metrics.MeanMetricWrapper):
                 yield _counting_batches(metric, shares)
-            elif isinstance(metric, keras.metrics.Mean | keras.metrics.Sum):
+            elif _updates_like(metric, keras.metrics.Mean) or _updates_like(metric, keras.metrics.Sum):
                 yield _taking_numbers(metric, shares)
 
     def _tracking_output(self, metric: Any, shares: Shares) -> Any:
@@ -337,6 +345,11 @@ def _take_number(metric: Any, update: Callable[..., Any], value: Any, shares: Sh
         return update(value if kind == "sum" else shares.by_samples(value))
     weight = shares.by_samples(tf.ones((), value.dtype))
     return update(shares.whole(value) if kind == "sum" else value, sample_weight=weight)
+
+
+def _updates_like(metric: Any, kind: Any) -> bool:
+    """Whether a metric takes values as this kind of metric does; subclasses may take something else."""
+    return type(metric).update_state is kind.update_state
 
 
 def _counting_batches(metric: Any, shares: Shares) -> Any:

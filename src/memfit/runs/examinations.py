@@ -26,6 +26,7 @@ class Examined:
     why_not_split: str | None = None
     notes: list[str] = field(default_factory=list)  # what the user has to know beforehand
     staged: StagedStep | None = None
+    too_small: bool = False  # the batch that it was examined on
 
     def without_xla(self) -> bool:
         """Go on without XLA; False if it was off."""
@@ -43,8 +44,9 @@ def examine(computation: Computation, batch: Batch) -> Examined:
         _build(computation, batch)
         whole = WholeStep(computation, static=_wants_static_batches(computation))
         if computation.doubts() is None:
-            reason = batch.why_not_split or computation.why_not_split()
-            return Examined(whole, reason, _notes_on_whole(reason), StagedStep(computation))
+            reason = computation.why_not_split()
+            notes = _notes_on_whole(reason or batch.why_not_split)
+            return Examined(whole, reason, notes, StagedStep(computation))
         step = StagedStep(computation)
         unstaged = _why_not_staged(step, batch)
     if unstaged:
@@ -65,7 +67,7 @@ def _wants_static_batches(computation: Computation) -> bool:
 
 def _probed(computation: Computation, batch: Batch, whole: WholeStep, step: StagedStep) -> Examined:
     if batch.size == 1:
-        return Examined(whole, "its batches have one sample", staged=step)
+        return Examined(whole, "its batches have one sample", staged=step, too_small=True)
     try:
         probe, weighing, reason = _probe(computation, batch)
     except Exception as error:  # noqa: BLE001 - whatever a user's step may raise on a few samples
@@ -106,15 +108,16 @@ def _build(computation: Computation, batch: Batch) -> None:
     model = computation.model
     if model is None:
         return
+    trains = isinstance(computation, ModelStep) and computation.trains
     own = all(is_keras_own(model, name) for name in ("train_step", "test_step", "compute_loss"))
-    if own and getattr(model, "compiled", False):
+    if trains and own:
         try:
             keras_internals.build_everything(model, batch.part(0, min(batch.size, 2)))
             return
         except Exception as error:  # some models want to know the size of the batch
             if is_oom(error) or computation.doubts() is None:
                 raise
-    if not keras_internals.is_built(model):
+    if not keras_internals.is_built(model, trains=trains, evaluates=isinstance(computation, ModelStep)):
         _trace_plain(computation, batch)
 
 
@@ -131,7 +134,12 @@ def _trace_plain(computation: Computation, batch: Batch) -> None:
     except Exception as error:  # some steps want to know the size of the batch
         if is_oom(error):
             raise
-        trace(open_batch=False)
+        try:
+            trace(open_batch=False)
+        except Exception as second:
+            if is_oom(second) or not computation.eager:
+                raise
+            # What runs eagerly may not be traceable at all: then the first step creates what it needs.
 
 
 def _notes_on_whole(reason: str | None) -> list[str]:

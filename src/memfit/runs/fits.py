@@ -23,7 +23,7 @@ def fit_guarded(
     if not getattr(model, "compiled", False):
         raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
     if is_keras_own(model, "fit"):
-        arguments = protection.hosts.take("fit", arguments)
+        arguments = protection.hosts.take("fit", arguments, validation=is_keras_own(model, "evaluate"))
     with protection.attached(keep_steps=True):
         history = model.fit(**arguments)
     history.run = protection.run

@@ -86,15 +86,15 @@ class Guard:
         return outputs
 
     def _examined(self, guarded: Guarded, batch: Batch) -> Examined:
-        if guarded.examined is None:
+        if guarded.examined is None or (guarded.examined.too_small and batch.size > 1):
             try:
                 guarded.examined = examine(guarded.computation, batch)
             except Exception as error:
                 if not is_oom(error):
                     raise
                 raise self._does_not_fit("what weights and optimizer need", error) from error
-            for note in guarded.examined.notes:
-                self.journal.tell_once(note)
+        for note in guarded.examined.notes:
+            self.journal.tell_once(note)
         return guarded.examined
 
     def _climb(self, guarded: Guarded, batch: Batch) -> None:

@@ -36,21 +36,24 @@ class Hosts:
                 return self._arrays[name].batch(indices.numpy())
         return None
 
-    def take(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call with arrays replaced by indices, wherever that makes no difference."""
+    def take(self, method: str, arguments: dict[str, Any], *, validation: bool = True) -> dict[str, Any]:
+        """The arguments of a call with arrays replaced by indices, wherever that makes no difference.
+
+        `validation`: also those that are held out, which is wrong for a model that evaluates in its own way.
+        """
         data: Structure = tuple(
             map(_as_arrays, (arguments.get(name) for name in ("x", "y", "sample_weight")))
         )
         if can_stay_on_host(data) and _is_consistent(data):
             arguments, data = _with_class_weight(arguments, data)
-            if data is not None:
+            if data is not None and (validation or not arguments.get("validation_split")):
                 arguments, data = _without_validation_part(arguments, data)
                 arguments = {**arguments, "x": self._keep(method, data)}
                 for name in ("y", "sample_weight"):
                     arguments.pop(name, None)
-        validation = arguments.get("validation_data")
-        if isinstance(validation, tuple | list):
-            unpacked = keras.utils.unpack_x_y_sample_weight(tuple(validation))
+        held_out = arguments.get("validation_data")
+        if validation and isinstance(held_out, tuple | list):
+            unpacked = keras.utils.unpack_x_y_sample_weight(tuple(held_out))
             held = tuple(map(_as_arrays, unpacked))
             if can_stay_on_host(held) and _is_consistent(held):
                 arguments = {**arguments, "validation_data": (self._keep("validation", held),)}
@@ -79,6 +82,11 @@ def _as_arrays(data: Any) -> Any:
 def _is_consistent(data: Structure) -> bool:
     """Whether sample weights are in the form that Keras takes without a word; else it shall say it."""
     _, y, sample_weight = data
+    if keras.tree.is_nested(y) and keras.tree.is_nested(sample_weight):
+        try:
+            keras.tree.assert_same_structure(y, sample_weight)
+        except ValueError:
+            return False
     return not (
         keras.tree.is_nested(y) and sample_weight is not None and not keras.tree.is_nested(sample_weight)
     )

@@ -78,9 +78,10 @@ def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
     model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
 
 
-def is_built(model: Any) -> bool:
-    """Whether all layers, the compiled loss, the compiled metrics and the optimizer have their variables."""
-    parts = [*compiled_parts(model)[:3], *all_layers(model)]
+def is_built(model: Any, *, trains: bool, evaluates: bool) -> bool:
+    """Whether all layers, and what training or evaluation needs besides, have their variables."""
+    optimizer, loss, metrics, _ = compiled_parts(model)
+    parts = all_layers(model) + ([optimizer] if trains else []) + ([loss, metrics] if evaluates else [])
     return all(part is None or part.built for part in parts)
 
 
@@ -107,6 +108,11 @@ def other_metrics(model: Any) -> list[Any]:
         flat.extend(metric.metrics if metric is model._compile_metrics else [metric])
     own = {id(loss_tracker(model)), *map(id, output_trackers(model))}
     return [metric for metric in flat if id(metric) not in own]
+
+
+def function_of(metric: Any) -> Any:
+    """The function that a metric was made from, or None."""
+    return getattr(metric, "_fn", None)
 
 
 def metric_function(metric: Any) -> Callable[..., Any]:
@@ -275,7 +281,7 @@ _DRAWS_BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", 
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet(model: Any) -> Iterator[None]:
     """Let nothing but the samples differ between rows: the same draws for each, no batch statistics."""
     from keras.src.backend import random
 
@@ -287,7 +293,9 @@ def quiet() -> Iterator[None]:
 
     def same_for_each_row(draw: Callable[..., Any]) -> Callable[..., Any]:
         def quiet_draw(shape: Any, *arguments: Any, **options: Any) -> Any:
-            rows = tf.convert_to_tensor(shape)
+            rows = tf.convert_to_tensor(shape, dtype=tf.int32)
+            if rows.shape[0] == 0:
+                return draw(shape, *arguments, **options)
             one = tf.concat([tf.ones_like(rows[:1]), rows[1:]], axis=0)
             return tf.broadcast_to(draw(one, *arguments, **options), rows)
 
@@ -299,6 +307,8 @@ def quiet() -> Iterator[None]:
                 patches.enter_context(replaced(random, name, same_for_each_row(getattr(random, name))))
         patches.enter_context(replaced(random, "dropout", lambda inputs, *_, **__: inputs))
         patches.enter_context(replaced(keras.layers.BatchNormalization, "call", without_statistics))
+        for optimizer in [] if model is None else optimizers_of(model):
+            patches.enter_context(overridden(optimizer, "scale_loss", lambda loss: loss))  # it may overflow
         yield
 
 

@@ -34,6 +34,8 @@ def _join(values: tuple[Any, ...], shares: list[float], kind: Kind) -> Any:
 
 def join_rows(values: list[Any]) -> Any:
     """Rows one below the other, in host memory."""
+    if values[0].dtype == tf.string:
+        return tf.concat(values, axis=0)
     arrays = [np.asarray(value) for value in values]
     rows = aligned_empty((sum(len(array) for array in arrays), *arrays[0].shape[1:]), arrays[0].dtype)
     np.concatenate(arrays, out=rows)
@@ -44,7 +46,7 @@ def on_host(outputs: Any) -> Any:
     """The same outputs in host memory, so that they take none of the device's."""
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, tf.Tensor):
+        if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
             return leaf
         array = np.asarray(leaf)
         copy = aligned_empty(array.shape, array.dtype)

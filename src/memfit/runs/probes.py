@@ -23,6 +23,7 @@ from memfit.runs.steps import Computed, StagedStep, flatten
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 _COARSE = 3e-2  # half precision
 _EXACT = 1e-12
+_NOISE = 1e-2  # of the largest gradient: some are zero but for rounding, such as that of attention's key bias
 
 _IN_WORDS: dict[Kind, str] = {
     "mean": "a mean",
@@ -109,9 +110,9 @@ class Probe:
         kinds = {place: self._kind_of(*map(np.asarray, column)) for place, column in enumerate(columns)}
         return {place: kind for place, kind in kinds.items() if kind is not None}
 
-    def _kind_of(self, whole: Any, first: Any, second: Any) -> Kind | None:
-        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second)
-        total = self._close(whole, first + second)
+    def _kind_of(self, whole: Any, first: Any, second: Any, *, noise: float = 0.0) -> Kind | None:
+        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second, noise=noise)
+        total = self._close(whole, first + second, noise=noise)
         if mean and total:
             return None
         return "mean" if mean else "sum" if total else "neither"
@@ -121,7 +122,11 @@ class Probe:
         whole, first, second = (_dense_gradients(result) for result in results)
         if not whole:
             return None
-        kinds = {self._kind_of(*_same_rows(whole[name], first[name], second[name])) for name in sorted(whole)}
+        largest = max(float(np.max(np.abs(gradient), initial=0.0)) for gradient in whole.values())
+        kinds = {
+            self._kind_of(*_same_rows(whole[name], first[name], second[name]), noise=_NOISE * largest)
+            for name in sorted(whole)
+        }
         kinds -= {None}  # zero in all parts
         return kinds.pop() if len(kinds) == 1 else "neither"  # no telling where all are zero
 
@@ -142,13 +147,13 @@ class Probe:
             return "neither"
         return "last" if self._close(whole, second) else self._kind_of(whole, first, second) or "mean"
 
-    def _close(self, whole: Any, together: Any) -> bool:
-        """Whether two arrays are the same but for rounding."""
+    def _close(self, whole: Any, together: Any, *, noise: float = 0.0) -> bool:
+        """Whether two arrays are the same but for rounding, in numbers of at least the size of `noise`."""
         if whole.shape != together.shape or not np.all(np.isfinite(together.astype(np.float64))):
             return False
         finest = _EXACT if whole.dtype.kind in "iub" else _TOLERANCES.get(str(whole.dtype), _COARSE)
         tolerance = max(finest, _COARSE) if self._coarse else finest
-        scale = float(np.max(np.abs(whole.astype(np.float64)), initial=0.0))
+        scale = max(noise, float(np.max(np.abs(whole.astype(np.float64)), initial=0.0)))
         distance = np.abs(whole.astype(np.float64) - together.astype(np.float64))
         return bool(np.max(distance, initial=0.0) <= tolerance * scale)
 

@@ -19,6 +19,7 @@ from memfit.runs.guards import Guard, Guarded, Phase
 from memfit.runs.hosts import Hosts
 from memfit.runs.journals import Journal, start_counting_the_peak
 from memfit.runs.keras_internals import overridden
+from memfit.runs.ladders import Ladder
 from memfit.runs.outputs import join_rows, on_host
 
 # Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
@@ -48,7 +49,8 @@ class Protection:
         self.hosts = Hosts()
         self._guard = Guard(self.journal, replay=replay)
         self._micro_batch_size = self._start = micro_batch_size
-        self._steps: dict[Phase, tuple[Any, Guarded]] = vars(model).get(_KEPT, {})
+        self._kept: _Kept = vars(model).get(_KEPT) or _Kept()
+        self._kept.drop_all_but(self._compiled())
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
 
@@ -79,7 +81,7 @@ class Protection:
             for name, function in before.items():
                 setattr(model, name, function if self._compiled() == compiled else None)
             if keep_steps:
-                vars(model)[_KEPT] = self._steps
+                vars(model)[_KEPT] = self._kept
 
     @contextmanager
     def attached_to_calls(self) -> Iterator[None]:
@@ -99,7 +101,8 @@ class Protection:
                 return method(*arguments, **options)
             bound = signature.bind(self.model, *arguments, **options).arguments
             bound.pop("self")
-            return method(**self.hosts.take(name, bound))
+            validation = is_keras_own(self.model, "evaluate") or "evaluate" in vars(self.model)
+            return method(**self.hosts.take(name, bound, validation=validation))
 
         return call
 
@@ -157,14 +160,11 @@ class Protection:
     def _guarded(self, phase: Phase) -> Guarded:
         """The step of a phase; that of before if nothing has changed that it was traced with."""
         key = self._key(phase)
-        kept = self._steps.get(phase)
-        if kept is not None and kept[0] == key:
-            guarded = kept[1]
-        else:
-            guarded = Guarded(self._computation(phase), phase)
-            if kept is not None:
-                guarded.ladder = kept[1].ladder
-            self._steps[phase] = (key, guarded)
+        kept_key, guarded = self._kept.steps.get(phase, (None, None))
+        if guarded is None or kept_key != key:
+            ladder = self._kept.ladders.setdefault(phase, Ladder())
+            guarded = Guarded(self._computation(phase), phase, ladder)
+            self._kept.steps[phase] = (key, guarded)
         guarded.asked = phase == "gradients" and self._micro_batch_size is not None
         if phase == "gradients" and self._start is not None:
             guarded.ladder.start_at(self._start)
@@ -181,7 +181,7 @@ class Protection:
         model = self.model
         return (
             *map(_Same, self._compiled()),
-            tuple(_Same(variable) for variable in model.trainable_variables),
+            len(keras_internals.all_layers(model)),
             getattr(model, "run_eagerly", None),
             getattr(model, "jit_compile", None),
             bool(keras_internals.output_trackers(model)) and self._static_batches if model.compiled else None,
@@ -190,6 +190,23 @@ class Protection:
 
     def _batch_of(self, element: Any) -> Batch:
         return self.hosts.batch(element) or DeviceBatch.of(element)
+
+
+class _Kept:
+    """What stays with a model from one training to the next."""
+
+    def __init__(self) -> None:
+        self.steps: dict[Phase, tuple[Any, Guarded]] = {}
+        self.ladders: dict[Phase, Ladder] = {}
+
+    def drop_all_but(self, compiled: tuple[Any, ...]) -> None:
+        """Let go of steps that were traced with what another `compile` has replaced."""
+        current = tuple(map(_Same, compiled))
+        self.steps = {
+            phase: (key, guarded)
+            for phase, (key, guarded) in self.steps.items()
+            if key[: len(current)] == current
+        }
 
 
 class _Same:

@@ -118,9 +118,14 @@ class StagedStep:
         self.stage.written.clear()
         shares = self._shares_of(batch, micro_batch_size)
         gathered: list[Any] = []
-        for number, (part, vector) in enumerate(zip(parts(batch, micro_batch_size), shares, strict=True)):
-            outputs = self._run_part(part, vector, first=number == 0).outputs
-            gathered.append(on_host(outputs) if self.computation.outputs_are == "rows" else outputs)
+        try:
+            for number, (part, vector) in enumerate(zip(parts(batch, micro_batch_size), shares, strict=True)):
+                outputs = self._run_part(part, vector, first=number == 0).outputs
+                gathered.append(on_host(outputs) if self.computation.outputs_are == "rows" else outputs)
+        except BaseException:
+            self.accumulators.begin()
+            self.accumulators.release()
+            raise
         if len(gathered) == 1:
             return gathered[0]
         count = len(keras.tree.flatten(gathered[0]))
@@ -230,7 +235,7 @@ class StagedStep:
         shares = Shares(vector, _rows(leaves[0]), self.weighing)
         with ExitStack() as scopes:
             if self.quiet:
-                scopes.enter_context(keras_internals.quiet())
+                scopes.enter_context(keras_internals.quiet(self.computation.model))
             scope = scopes.enter_context(self.stage.scope(values))
             scopes.callback(lambda: _add_new(self.unstaged, scope.hindrances))
             outputs, captured = self.computation.run(data, shares)
@@ -295,7 +300,7 @@ def _rows(leaf: Any) -> Any:
 def specs_of(leaves: list[Any], *, open_batch: bool, before: list[Any] | None = None) -> list[Any]:
     """Specs that take these leaves and all that came before; other dimensions open where they differ."""
     shapes = [[None if open_batch else leaf.shape[0], *leaf.shape[1:]] for leaf in leaves]
-    if before:
+    if before and all(len(spec.shape) == len(shape) for spec, shape in zip(before, shapes, strict=True)):
         shapes = [
             [old if old == new else None for old, new in zip(spec.shape, shape, strict=True)]
             for spec, shape in zip(before, shapes, strict=True)

@@ -77,9 +77,9 @@ class WholeStep:
     def _traced(self, structure: Structure, leaves: list[Any]) -> _Traced:
         traces = self._traces.setdefault(str(structure), [])
         found = next((traced for traced in traces if traced.takes(leaves)), None)
-        if found is None:
+        if found is None or self.computation.eager:  # an eager step may have created more variables
             found = self._traced_anew(structure, leaves)
-            traces.append(found)
+            traces[:] = [found] if self.computation.eager else [*traces, found]
         return found
 
     def _traced_anew(self, structure: Structure, leaves: list[Any]) -> _Traced:

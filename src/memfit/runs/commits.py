@@ -44,6 +44,7 @@ class Commit:
         self._eager = eager
         self._groups: list[Reversible] = []
         self._finish: Any = None
+        self._releases: list[Any] = []  # of the old values of each group but the last
         self._key: Any = None
         self._needed_bytes = 0
         self._reserve_bytes = 0
@@ -77,8 +78,11 @@ class Commit:
             weights = sum(size_of(backing_variable(v)) for v in self._accumulators.variables)
             self._held_bytes = weights + self._groups[-1].way_back.bytes
             self._finish = self._release_all
+            self._releases = [group.way_back.release for group in self._groups[:-1]]
             if not self._eager:
-                self._finish = graph(self._release_all, input_signature=[])
+                self._finish, *self._releases = (
+                    graph(release, input_signature=[]) for release in (self._finish, *self._releases)
+                )
             self._key = key
 
     def _release_all(self) -> None:
@@ -95,21 +99,11 @@ class Commit:
         if updates_one_by_one(self.optimizer):
             batches = _cut(places, self._sizes(), reserve_bytes())
         batches = self._with_gradients_last(batches)
-        groups: list[Reversible] = []
-        for batch in batches:
-            writer = self._writer(batch, last=batch is batches[-1], after=groups[-1] if groups else None)
-            groups.append(Reversible(writer, [_open_specs(slices)]))
-        return groups
+        specs = _open_specs(slices)
+        return [Reversible(self._writer(batch, last=batch is batches[-1]), [specs]) for batch in batches]
 
-    def _writer(
-        self, places: list[int], *, last: bool, after: Reversible | None = None
-    ) -> Callable[[Slices], None]:
-        def write(slices: Slices) -> None:
-            if after is not None:
-                after.way_back.release()
-            self._write(slices, places, last=last)
-
-        return write
+    def _writer(self, places: list[int], *, last: bool) -> Callable[[Slices], None]:
+        return lambda slices: self._write(slices, places, last=last)
 
     def _with_gradients_last(self, batches: list[list[int]]) -> list[list[int]]:
         """Join what got no gradient to the last group that did: an optimizer wants one at least."""
@@ -147,17 +141,21 @@ class Commit:
         survived: Exception | None = None
         on_host = not self._has_room()
         for done, group in enumerate(self._groups):
+            failed = False
             try:
                 group.run(slices, on_host=on_host)
-                continue
             except Exception as error:
                 if not is_oom(error) or (on_host and done == 0):
                     raise
                 survived = error.with_traceback(None)  # whose frames would keep values alive
-            self._needed_bytes = max(self._needed_bytes, (free_bytes() or 0) + 1)
-            on_host = True
-            self._accumulators.move_to_host()
-            self._go_forward(group, slices, done)
+                failed = True
+            if failed:
+                self._needed_bytes = max(self._needed_bytes, (free_bytes() or 0) + 1)
+                on_host = True
+                self._accumulators.move_to_host()
+                self._go_forward(group, slices, done)
+            if done < len(self._releases):
+                self._releases[done]()
         return survived
 
     def _has_room(self) -> bool:

@@ -53,6 +53,7 @@ class Traced:
         )
         self.concrete = self._compute.get_concrete_function()
         self.written = {int(place) for place in self.concrete.structured_outputs.moved}
+        self.reached = list(self.concrete.structured_outputs.gradients)
         signature = [specs, vector]
         self._first = graph(lambda *inputs: self._take(*inputs, first=True), input_signature=signature)
         self._next = graph(lambda *inputs: self._take(*inputs, first=False), input_signature=signature)
@@ -137,7 +138,8 @@ class StagedStep:
         count = 1 + self.computation.output_count
         if micro_batch_size >= batch.size:
             return [np.ones(count)]
-        self.traced(*flatten(batch.part(0, micro_batch_size)))  # which says what losses are measured by
+        if not self._traces:
+            self.traced(*flatten(batch.part(0, micro_batch_size)))  # which says what losses are measured by
         measures = [self._measures.get(place, "nothing") for place in range(count - 1)]
         if "data" in measures:
             return share_vectors([self._measure(part) for part in parts(batch, micro_batch_size)])
@@ -161,7 +163,7 @@ class StagedStep:
         else:
             traced = self.traced(structure, leaves)
             computed = traced.run(leaves, as_tensor(vector), first=first)
-            reached, written = list(traced.concrete.structured_outputs.gradients), traced.written
+            reached, written = traced.reached, traced.written
         self.stage.written.update(written)
         self.accumulators.keep(reached, computed.slices)
         return computed

@@ -133,11 +133,6 @@ def global_seed_states() -> list[Any]:
     return [] if generator is None else [generator.state]
 
 
-def seed_of(layer: Any) -> Any:
-    """The generator of a layer that draws random numbers, or None."""
-    return getattr(layer, "seed_generator", None)
-
-
 def output_losses(model: Any) -> list[Any]:
     """The loss object of each output, in order; known once the model is built."""
     compiled = compiled_loss(model)

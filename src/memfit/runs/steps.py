@@ -87,7 +87,22 @@ class Traced:
         return step.compute(self._structure, leaves, vector, step.stage.real_values()).denominators
 
 
-class StagedStep:
+class MayUseXLA:
+    """What keeps traces that XLA may have compiled."""
+
+    jit_compile: bool
+    _traces: dict[str, Any]
+
+    def without_xla(self) -> bool:
+        """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
+        if not self.jit_compile:
+            return False
+        self.jit_compile = False
+        self._traces.clear()
+        return True
+
+
+class StagedStep(MayUseXLA):
     """One step of a computation, run on a stage: nothing of the user's is written before the commit.
 
     >>> step = StagedStep(ModelStep(model, "train_step"))
@@ -267,14 +282,6 @@ class StagedStep:
         _add_new(self.unstaged, captured.unstaged)
         if captured.updates:
             self.optimizer = captured.updates[-1].optimizer
-
-    def without_xla(self) -> bool:
-        """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
-        if not self.jit_compile:
-            return False
-        self.jit_compile = False
-        self._traces.clear()
-        return True
 
 
 def _add_new(known: list[str], found: list[str]) -> None:

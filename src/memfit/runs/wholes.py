@@ -13,7 +13,7 @@ from memfit.runs.computations import Computation
 from memfit.runs.graphs import graph
 from memfit.runs.keras_internals import backing_variable, optimizers_of
 from memfit.runs.stages import distinct
-from memfit.runs.steps import flatten, pack, specs_of
+from memfit.runs.steps import MayUseXLA, flatten, pack, specs_of
 from memfit.runs.waybacks import (
     NOT_WORTH_RELEASING_BYTES,
     Reversible,
@@ -37,7 +37,7 @@ class _Traced:
         return all(spec.is_compatible_with(leaf) for spec, leaf in zip(self.specs, leaves, strict=True))
 
 
-class WholeStep:
+class WholeStep(MayUseXLA):
     """Runs the step itself on the whole batch; if it fails, every variable that it writes goes back.
 
     This is what plain Keras does, and as fast. The old values of all that it writes stay until it is through,
@@ -117,11 +117,3 @@ class WholeStep:
         of_optimizers = (variable for optimizer in self._optimizers() for variable in optimizer.variables)
         known = [*self.computation.trained(), *self.computation.may_move(), *of_optimizers]
         return [backing_variable(variable) for variable in distinct(known)]
-
-    def without_xla(self) -> bool:
-        """Go on without XLA, which may abort the process on the next attempt; False if it was off."""
-        if not self.jit_compile:
-            return False
-        self.jit_compile = False
-        self._traces.clear()
-        return True

@@ -1,7 +1,8 @@
 """What the guard costs: time and memory of guarded training against plain Keras, side by side.
 
-Both sides train the same model on the same tf.data feed. Rounds alternate, and each figure is a median, so
-that a busy moment hits both alike. Every model has a process of its own, under a limit that never bites.
+Both sides train the same model on the same tf.data feed. They take turns, each round in the other order,
+and a figure is the median over the rounds of the ratio within a round, so that a busy minute hits both
+alike. Every model has a process of its own, under a limit that never bites.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from _results import write_results
 
 from memfit.devices import run_in_child
 
-ROUNDS = 9
+ROUNDS = 15
 STEPS = 6
 LIMIT_BYTES = 2 << 30
 QUIET = {
@@ -129,28 +131,44 @@ def measure(kind: str) -> dict[str, Any]:
     for how, model in models.items():
         train(how, model, whole, 2)
     peaks = {how: min(peak_of(how, model, whole) for _ in range(3)) for how, model in models.items()}
-    times: dict[str, list[float]] = {"plain": [], "guarded": [], "plain quarters": [], "split in 4": []}
     small, _, _ = build(kind)
     split, _, _ = build(kind)
-    train("plain", small, part, 2)
-    train("guarded", split, whole, 2, quarter)
-    for _ in range(ROUNDS):
-        times["plain"] += train("plain", models["plain"], whole, STEPS)
-        times["guarded"] += train("guarded", models["guarded"], whole, STEPS)
-        times["plain quarters"] += train("plain", small, part, 4 * STEPS)
-        times["split in 4"] += train("guarded", split, whole, STEPS, quarter)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    medians["plain quarters"] *= 4
+    sides = {
+        "plain": lambda: train("plain", models["plain"], whole, STEPS),
+        "guarded": lambda: train("guarded", models["guarded"], whole, STEPS),
+        "plain quarters": lambda: train("plain", small, part, 4 * STEPS),
+        "split in 4": lambda: train("guarded", split, whole, STEPS, quarter),
+    }
+    rounds = alternate(sides)
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
     gradients = sum(v.shape.num_elements() * 4 for v in models["plain"].trainable_variables)
     return {
         "batch_size": batch_size,
         "step_seconds": {name: round(value, 4) for name, value in medians.items()},
-        "guarded_to_plain": round(medians["guarded"] / medians["plain"], 3),
-        "split_to_plain_quarters": round(medians["split in 4"] / medians["plain quarters"], 3),
+        "guarded_to_plain": ratio(rounds["guarded"], rounds["plain"]),
+        "split_to_plain_quarters": ratio(
+            rounds["split in 4"], [4 * time for time in rounds["plain quarters"]]
+        ),
         "peak_bytes": peaks,
         "peak_over_plain_bytes": peaks["guarded"] - peaks["plain"],
         "allowed_over_plain_bytes": gradients + reserve_bytes(),
     }
+
+
+def alternate(sides: dict[str, Callable[[], list[float]]]) -> dict[str, list[float]]:
+    """The median time of a step of each side in each round, after one round to warm up."""
+    rounds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(1 + ROUNDS):
+        for name in sorted(sides, reverse=number % 2 == 1):
+            times = sides[name]()
+            if number:
+                rounds[name].append(statistics.median(times))
+    return rounds
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median over the rounds of our time against theirs."""
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
 def hold_all_but(free_bytes: int) -> list[Any]:

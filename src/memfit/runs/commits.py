@@ -12,7 +12,7 @@ import tensorflow as tf
 from memfit.devices import is_oom
 from memfit.errors import TornUpdate
 from memfit.runs.accumulators import Accumulators, Slices
-from memfit.runs.graphs import graph
+from memfit.runs.graphs import Graph
 from memfit.runs.keras_internals import backing_variable, overridden, with_inner
 from memfit.runs.stages import Stage, distinct
 from memfit.runs.waybacks import (
@@ -81,7 +81,7 @@ class Commit:
             self._releases = [group.way_back.release for group in self._groups[:-1]]
             if not self._eager:
                 self._finish, *self._releases = (
-                    graph(release, input_signature=[]) for release in (self._finish, *self._releases)
+                    Graph(release, []) for release in (self._finish, *self._releases)
                 )
             self._key = key
 

@@ -59,10 +59,8 @@ def examine(computation: Computation, batch: Batch) -> Examined:
 
 
 def _wants_static_batches(computation: Computation) -> bool:
-    """Whether Keras' own step gives other metrics when it does not know the size of the batch."""
-    return isinstance(computation, ModelStep) and (
-        computation.weighs_outputs_by_samples and computation.output_count > 1
-    )
+    """Whether plain Keras would know the size of the batch: some metrics depend on it, and it saves time."""
+    return isinstance(computation, ModelStep) and computation.weighs_outputs_by_samples
 
 
 def _probed(computation: Computation, batch: Batch, whole: WholeStep, step: StagedStep) -> Examined:

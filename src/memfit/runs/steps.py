@@ -20,7 +20,7 @@ from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Batch, Structure, parts, sizes
 from memfit.runs.commits import Commit
 from memfit.runs.computations import Captured, Computation
-from memfit.runs.graphs import foreign_state, graph
+from memfit.runs.graphs import Graph, foreign_state
 from memfit.runs.outputs import join_outputs, on_host
 from memfit.runs.shares import Measure, Shares, Vector, Weighing, known_denominators, share_vectors
 from memfit.runs.stages import Moved, Stage, distinct
@@ -46,18 +46,18 @@ class Traced:
         self.specs = specs
         vector = tf.TensorSpec((1 + step.computation.output_count,), tf.float64)
         staged = [tf.TensorSpec(v.shape, v.dtype) for v in step.stage.variables]
-        self._compute = graph(
+        self._compute = Graph(
             lambda leaves, vector, values: step.compute(structure, leaves, vector, values),
-            input_signature=[specs, vector, staged],
+            [specs, vector, staged],
             jit_compile=step.jit_compile,
         )
-        self.concrete = self._compute.get_concrete_function()
+        self.concrete = self._compute.concrete
         self.written = {int(place) for place in self.concrete.structured_outputs.moved}
         self.reached = list(self.concrete.structured_outputs.gradients)
         signature = [specs, vector]
-        self._first = graph(lambda *inputs: self._take(*inputs, first=True), input_signature=signature)
-        self._next = graph(lambda *inputs: self._take(*inputs, first=False), input_signature=signature)
-        self._measure = graph(self._denominators, input_signature=signature)
+        self._first = Graph(lambda *inputs: self._take(*inputs, first=True), signature)
+        self._next = Graph(lambda *inputs: self._take(*inputs, first=False), signature)
+        self._measure = Graph(self._denominators, signature)
 
     def takes(self, leaves: list[Any]) -> bool:
         """Whether these tensors have shapes that it was traced for."""

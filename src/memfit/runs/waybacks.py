@@ -15,7 +15,7 @@ import tensorflow as tf
 from memfit.devices import device_memory, host_memory, limit_in_force
 from memfit.errors import NotMeasurable
 from memfit.runs.aligned import aligned_copy, as_tensor
-from memfit.runs.graphs import graph, written_variables
+from memfit.runs.graphs import Graph, written_variables
 
 # Up to this size, old values may stay until the next step replaces them: releasing them takes a call.
 NOT_WORTH_RELEASING_BYTES = 4 << 20
@@ -82,9 +82,9 @@ class Reversible:
         self._eager = changing is not None
         self._run: Any = function
         if changing is None:
-            self._run = graph(function, input_signature=signature, jit_compile=jit_compile)
-            changing = written_variables(self._run.get_concrete_function())
-            self._hold_and_run = graph(self._after_holding, input_signature=[_NUMBER, *signature])
+            self._run = Graph(function, signature, jit_compile=jit_compile)
+            changing = written_variables(self._run.concrete)
+            self._hold_and_run = Graph(self._after_holding, [_NUMBER, *signature])
         self._begun = tf.Variable(0, dtype=_NUMBER.dtype, trainable=False)
         self._number = 0
         self.way_back = WayBack(changing)

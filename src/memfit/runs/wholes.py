@@ -10,7 +10,7 @@ from memfit.devices import is_oom
 from memfit.runs.batches import Batch, Structure
 from memfit.runs.commits import swapping
 from memfit.runs.computations import Computation
-from memfit.runs.graphs import graph
+from memfit.runs.graphs import Graph
 from memfit.runs.keras_internals import backing_variable, optimizers_of
 from memfit.runs.stages import distinct
 from memfit.runs.steps import MayUseXLA, flatten, pack, specs_of
@@ -95,7 +95,7 @@ class WholeStep(MayUseXLA):
             self._static = True
         release = step.way_back.release
         if not self.computation.eager:
-            release = graph(release, input_signature=[])
+            release = Graph(release, [])
         old_bytes = step.way_back.bytes
         return _Traced(specs, step, release, old_bytes, old_bytes <= reserve_bytes())
 

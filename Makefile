@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # TensorFlow waits ten idle seconds before it reports an OOM, so more workers than cores pay off.
-WORKERS ?= 4
+WORKERS ?= 6
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit format bench clean

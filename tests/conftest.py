@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forks
 from memfit.devices import readings
 
 
@@ -20,13 +21,21 @@ def _global_state() -> dict[str, object]:
         # pytest itself keeps the name of the current test there
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         "folder": Path.cwd(),
-        "children": {child.pid for child in psutil.Process().children(recursive=True)},
+        "children": _children(),
         "log handlers": list(logger.handlers),
         "log level": logger.level,
         "open measurements": list(readings._open),
         "warning filters": list(warnings.filters),
         "umask": _umask(),
     }
+
+
+def _children() -> set[int]:
+    """All processes below this one, but those that forks come from, and the forks."""
+    me = psutil.Process()
+    starters = [child for child in me.children() if child.pid in forks.starter_pids()]
+    known = {child.pid for starter in starters for child in (starter, *starter.children(recursive=True))}
+    return {child.pid for child in me.children(recursive=True)} - known
 
 
 def _umask() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memfit.devices import run_in_child
+from forks import run_in_fork
 from memfit.units import parse_size
 
 # Warnings are errors in children too, where they come from memfit's own modules.
@@ -31,6 +31,6 @@ def run_limited(
 ) -> Any:
     """Call `function(**arguments)` under a limit and return its result, which must be JSON."""
     limit_bytes = None if limit is None else parse_size(limit)
-    return run_in_child(
+    return run_in_fork(
         function, arguments, limit_bytes=limit_bytes, environment={**QUIET, **(environment or {})}
     )

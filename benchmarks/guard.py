@@ -20,7 +20,7 @@ from _results import write_results
 from memfit.devices import run_in_child
 
 ROUNDS = 15
-STEPS = 6
+STEPS = 20
 LIMIT_BYTES = 2 << 30
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",

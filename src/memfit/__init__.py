@@ -23,7 +23,7 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import devices, errors
-    from memfit.api import fit, limit, protect, step
+    from memfit.api import fit, limit, protect, remat, step
     from memfit.errors import MemfitError
     from memfit.records import Budget, Run
 
@@ -37,6 +37,7 @@ __all__ = [
     "fit",
     "limit",
     "protect",
+    "remat",
     "step",
 ]
 
@@ -47,6 +48,7 @@ _HOMES = {
     "fit": "memfit.api",
     "limit": "memfit.api",
     "protect": "memfit.api",
+    "remat": "memfit.api",
     "step": "memfit.api",
 }
 _MODULES = ("devices", "errors")

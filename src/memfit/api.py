@@ -18,7 +18,7 @@ from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
 
-__all__ = ["examine", "fit", "limit", "protect", "step"]
+__all__ = ["examine", "fit", "limit", "protect", "remat", "step"]
 
 
 def fit(
@@ -102,6 +102,31 @@ def step(
     size = _checked_micro_batch_size(micro_batch_size)
     in_effect = _budget_in_effect(budget)
     return LoopStep(loss_function, optimizer, list(variables), budget=in_effect, micro_batch_size=size)
+
+
+def remat(
+    model: Any,
+    *,
+    budget: str | SupportsIndex | None = None,
+    batch_size: int | None = None,
+    data: Any = None,
+    levels: int = 1,
+) -> Any:
+    """Let a model compute activations again in the backward pass instead of keeping them; values stay.
+
+    In place: the model, its weights, names and config stay, and `.undo()` or leaving a `with` block takes it
+    back. Without a budget the peak is made as small as it gets; with one, for a batch of `batch_size`, the
+    least time within it. `data`, a batch of inputs, says what the model leaves open. With more `levels`
+    activations are computed up to so many times again, and the peak is smaller still.
+
+    >>> with memfit.remat(model):
+    ...     model.fit(x, y)
+    """
+    load_keras()
+    from memfit.rematerialise import rematerialise
+
+    budget_bytes = None if budget is None else find_budget(budget).budget_bytes
+    return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
 
 
 def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:

@@ -13,6 +13,8 @@ MemfitError
 ├── InvalidMicroBatchSize (ValueError)  not a number of samples
 ├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
 ├── CannotGuard                         training that memfit cannot guard exactly
+├── CannotRematerialise                 a model that cannot be cut into segments
+│   └── NothingToGain                   ... because it would need as much memory as before
 ├── DoesNotFit                          not even the smallest step fits
 ├── TornUpdate                          an update that could go neither forward nor back
 ├── ChildFailed                         a process that memfit started ended badly
@@ -212,6 +214,30 @@ class CannotGuard(MemfitError):
     def __init__(self, reason: str, *, suggestion: str) -> None:
         self.reason = reason
         super().__init__(f"memfit cannot guard this training: {reason}.", suggestion=suggestion)
+
+
+class CannotRematerialise(MemfitError):
+    """A model that cannot be cut into segments; it has not been changed."""
+
+    def __init__(self, reason: str, *details: str, suggestion: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"memfit cannot rematerialise this model: {reason}.", *details, suggestion=suggestion
+        )
+
+
+class NothingToGain(CannotRematerialise):
+    """Computing activations again would save next to nothing."""
+
+    def __init__(self, plain_bytes: int, peak_bytes: int, *, batch_size: int, left_plain: str | None) -> None:
+        self.plain_bytes, self.peak_bytes = plain_bytes, peak_bytes
+        super().__init__(
+            "computing activations again would save next to nothing",
+            f"Activations and gradients, batch of {batch_size}: {plain_bytes:,} bytes as it is, "
+            f"{peak_bytes:,} bytes at best.",
+            *([] if left_plain is None else [left_plain]),
+            suggestion="memfit.fit(model, ...), which splits batches instead",
+        )
 
 
 class DoesNotFit(MemfitError):

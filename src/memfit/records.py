@@ -276,3 +276,35 @@ class Demo(Record):
     images: int
     device: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class LayerTensor:
+    """A tensor that goes from one call of a model to others."""
+
+    bytes: int
+    saved: bool  # whether a plain forward pass keeps it for the backward pass
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call in a model: the tensors that it takes and makes, by number, and what it costs."""
+
+    name: str
+    path: tuple[int, ...]  # its position, after those of the nested models that it is in
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    saved_bytes: int  # what a plain forward pass keeps of it for the backward pass
+    working_bytes: int  # the most that is alive besides, gradients of weights included
+    cost: float  # seconds of its forward pass, roughly
+    why_not: str | None = None  # what stands against computing it twice
+
+
+@dataclass(frozen=True)
+class LayerGraph(Record):
+    """The calls of a model in order, at one batch size."""
+
+    batch_size: int
+    calls: tuple[LayerCall, ...]
+    tensors: tuple[LayerTensor, ...]
+    outputs: tuple[int, ...]

@@ -91,6 +91,21 @@ def foreign_state(concrete: Any) -> list[str]:
     return list(found)
 
 
+def why_not_repeatable(operations: list[Any]) -> str | None:
+    """What in these operations would give something else when they run once more; None where nothing does."""
+    for operation in operations:
+        if operation.type in _DRAWS:
+            return "it draws random numbers outside Keras"
+        if operation.type in _PYTHON:
+            return "it calls Python code"
+        if operation.type.startswith(_WRITES):
+            return "it writes a variable outside Keras"
+        stateful = operation.op_def is not None and operation.op_def.is_stateful
+        if stateful and operation.type not in _HARMLESS:
+            return f"it runs {operation.type}, which keeps state of its own"
+    return None
+
+
 def _operations(func_graph: Any) -> list[tuple[Any, bool]]:
     """Each operation of a graph, and whether it or a function that it calls writes variables."""
     bodies = _bodies(func_graph)

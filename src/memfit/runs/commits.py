@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from memfit.devices import is_oom
 from memfit.errors import TornUpdate
+from memfit.models.graphs import Graph
 from memfit.runs.accumulators import Accumulators, Slices
-from memfit.runs.graphs import Graph
 from memfit.runs.keras_internals import backing_variable, overridden, with_inner
 from memfit.runs.stages import Stage, distinct
 from memfit.runs.waybacks import (

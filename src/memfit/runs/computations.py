@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from memfit.models.graphs import is_in_graph
 from memfit.runs import keras_internals
-from memfit.runs.graphs import is_in_graph
 from memfit.runs.keras_internals import overridden, replaced
 from memfit.runs.shares import Kind, Shares
 

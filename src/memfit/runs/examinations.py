@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from memfit.devices import is_oom
+from memfit.models.graphs import graph
 from memfit.runs import keras_internals
 from memfit.runs.batches import Batch
 from memfit.runs.computations import Computation, ModelStep, is_keras_own
-from memfit.runs.graphs import graph
 from memfit.runs.probes import Probe
 from memfit.runs.shares import Weighing
 from memfit.runs.steps import StagedStep, flatten, pack, specs_of

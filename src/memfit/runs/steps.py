@@ -14,13 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from memfit.models.graphs import Graph, foreign_state
 from memfit.runs import keras_internals
 from memfit.runs.accumulators import Accumulators, Gradients, Slices
 from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Batch, Structure, parts, sizes
 from memfit.runs.commits import Commit
 from memfit.runs.computations import Captured, Computation
-from memfit.runs.graphs import Graph, foreign_state
 from memfit.runs.outputs import join_outputs, on_host
 from memfit.runs.shares import Measure, Shares, Vector, Weighing, known_denominators, share_vectors
 from memfit.runs.stages import Moved, Stage, distinct

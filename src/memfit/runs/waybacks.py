@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from memfit.devices import device_memory, host_memory, limit_in_force
 from memfit.errors import NotMeasurable
+from memfit.models.graphs import Graph, written_variables
 from memfit.runs.aligned import aligned_copy, as_tensor
-from memfit.runs.graphs import Graph, written_variables
 
 # Up to this size, old values may stay until the next step replaces them: releasing them takes a call.
 NOT_WORTH_RELEASING_BYTES = 4 << 20

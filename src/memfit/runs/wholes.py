@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.devices import is_oom
+from memfit.models.graphs import Graph
 from memfit.runs.batches import Batch, Structure
 from memfit.runs.commits import swapping
 from memfit.runs.computations import Computation
-from memfit.runs.graphs import Graph
 from memfit.runs.keras_internals import backing_variable, optimizers_of
 from memfit.runs.stages import distinct
 from memfit.runs.steps import MayUseXLA, flatten, pack, specs_of

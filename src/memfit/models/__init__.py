@@ -1,0 +1,1 @@
+"""What a Keras model consists of: its calls, in an order of our own."""

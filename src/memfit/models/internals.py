@@ -1,0 +1,194 @@
+"""Every private name of Keras and TensorFlow that running a model call by call relies on.
+
+`tests/facts/test_model_internals.py` says for each what breaks if it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def functional_of(model: Any) -> Any:
+    """The graph of layers behind a Functional or a built Sequential model; None for any other layer."""
+    from keras.src.models.functional import Functional
+
+    if isinstance(model, keras.Sequential):
+        return model._functional if model.built else None
+    return model if isinstance(model, Functional) else None
+
+
+def nodes_in_order(functional: Any) -> list[Any]:
+    """The calls of operations that make up a graph of layers, in the order in which Keras runs them."""
+    by_depth = functional._nodes_by_depth
+    known = {id(tensor) for tensor in functional.inputs}
+    nodes = []
+    for depth in sorted(by_depth, reverse=True):
+        for node in by_depth[depth]:
+            if node.operation and not node.is_input and all(id(t) in known for t in node.input_tensors):
+                nodes.append(node)
+                known.update(id(tensor) for tensor in node.outputs)
+    return nodes
+
+
+@contextmanager
+def instead_of_running_through(functional: Any, run: Callable[..., Any]) -> Iterator[None]:
+    """Let a graph of layers be run by `run(functional, inputs, operation_fn)`, on this instance only."""
+    original = functional._run_through_graph
+
+    def run_through(inputs: Any, operation_fn: Any = lambda operation: operation, call_fn: Any = None) -> Any:
+        symbolic = any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(inputs))
+        if symbolic or call_fn is not None:
+            return original(inputs, operation_fn, call_fn)
+        return run(inputs, operation_fn)
+
+    vars(functional)["_run_through_graph"] = run_through
+    try:
+        yield
+    finally:
+        vars(functional).pop("_run_through_graph", None)
+
+
+def all_layers(layer: Any) -> list[Any]:
+    """A layer and every layer inside it."""
+    return list(layer._flatten_layers(include_self=True)) if isinstance(layer, keras.Layer) else []
+
+
+def backing_variable(variable: Any) -> Any:
+    """The tf.Variable behind a Keras variable, whatever scope is open; a tf.Variable is its own."""
+    return variable if isinstance(variable, tf.Variable) else variable._value
+
+
+def scope_in_force() -> Any:
+    """The stateless scope that is open, or None."""
+    from keras.src.backend.common import global_state
+
+    return global_state.get_global_attribute("stateless_scope")
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that a layer attached to its output, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """A tensor with a mask attached, if there is one."""
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor
+
+
+def owners_of_losses(layers: list[Any], losses: list[Any]) -> list[Any]:
+    """The layer that added each loss inside a stateless scope."""
+    return [next((layer for layer in layers if id(loss) in layer._loss_ids), layers[0]) for loss in losses]
+
+
+class CallState:
+    """What a layer sees of the calls around it: training or not, and the type to compute in."""
+
+    _NAMES = ("current_call_ctx", "autocast_scope")
+
+    def __init__(self) -> None:
+        from keras.src.backend.common import global_state
+
+        self._state = global_state
+        self._values = [global_state.get_global_attribute(name) for name in self._NAMES]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Let layers see it once more, outside the calls that it came from."""
+        before = CallState()
+        self._set()
+        try:
+            yield
+        finally:
+            before._set()
+
+    def _set(self) -> None:
+        for name, value in zip(self._NAMES, self._values, strict=True):
+            self._state.set_global_attribute(name, value)
+
+
+@contextmanager
+def global_seed_outside_scopes() -> Iterator[None]:
+    """Let the generator behind `keras.random` without a seed be created, although a scope is open."""
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    original = seed_generator.global_seed_generator
+
+    def generator() -> Any:
+        scope = scope_in_force()
+        with ExitStack() as stack:
+            if global_state.get_global_attribute("global_seed_generator") is None:
+                global_state.set_global_attribute("stateless_scope", None)
+                stack.callback(global_state.set_global_attribute, "stateless_scope", scope)
+                stack.enter_context(tf.init_scope())
+            return original()
+
+    seed_generator.global_seed_generator = generator
+    try:
+        yield
+    finally:
+        seed_generator.global_seed_generator = original
+
+
+@contextmanager
+def borrowed_global_seed() -> Iterator[None]:
+    """Let `keras.random` without a seed work in a trace that is thrown away, and leave no generator behind."""
+    from keras.src.backend.common import global_state
+
+    name = "global_seed_generator"
+    if global_state.get_global_attribute(name) is not None:
+        yield
+        return
+    global_state.set_global_attribute(name, keras.random.SeedGenerator(0))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(name, None)
+
+
+def unrecorded() -> Any:
+    """A context in which no tape takes note of anything; variables that are read are still noticed."""
+    from tensorflow.python.eager import record
+
+    return record.stop_recording()
+
+
+def is_recorded() -> bool:
+    """Whether a tape of this thread may take note of what is computed now."""
+    from tensorflow.python.eager import record
+
+    return bool(record.could_possibly_record())
+
+
+def built_shapes(model: Any) -> Any:
+    """The shapes that a model was built with, where nothing else says them; None if it was not."""
+    shapes = getattr(model, "_build_shapes_dict", None)
+    return next(iter(shapes.values())) if shapes and len(shapes) == 1 else None
+
+
+def optimizer_variables(model: Any) -> list[Any]:
+    """The variables of a compiled model's optimizer, as far as there are any yet."""
+    optimizer = getattr(model, "optimizer", None)
+    return [] if optimizer is None else list(optimizer.variables)
+
+
+@contextmanager
+def each_layer_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Iterator[None]:
+    """Hand every call of a layer to `around(layer, call, inputs)`, which makes the call."""
+    original = keras.layers.Layer.__call__
+
+    def call(layer: Any, *arguments: Any, **options: Any) -> Any:
+        return around(layer, lambda: original(layer, *arguments, **options), (arguments, options))
+
+    keras.layers.Layer.__call__ = call
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = original

@@ -1,0 +1,1 @@
+"""What to do so that training fits: plain Python on plain data."""

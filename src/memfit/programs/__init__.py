@@ -1,0 +1,1 @@
+"""Function and specs -> what it computes, without running it."""

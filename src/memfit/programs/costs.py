@@ -1,0 +1,41 @@
+"""How long an operation takes, roughly: arithmetic, bytes moved, and a fixed part, in seconds of one core."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+from typing import Any
+
+_FLOPS_PER_SECOND = 3e10
+_BYTES_PER_SECOND = 5e9
+_SECONDS_PER_CALL = 5e-6
+_FREE = frozenset({
+    "Const", "Identity", "Reshape", "ReadVariableOp", "NoOp", "Placeholder", "Shape", "Squeeze", "ExpandDims",
+    "StopGradient", "VarHandleOp",
+})  # fmt: skip
+
+
+def cost_of(operation: Any) -> float:
+    """Seconds that an operation takes; only ratios between operations mean something."""
+    if operation.type in _FREE:
+        return 0.0
+    moved = sum(
+        _count(tensor) * (tensor.dtype.size or 1) for tensor in (*operation.inputs, *operation.outputs)
+    )
+    return _SECONDS_PER_CALL + moved / _BYTES_PER_SECOND + _flops(operation) / _FLOPS_PER_SECOND
+
+
+def _flops(operation: Any) -> float:
+    """Multiplications and additions of what multiplies matrices."""
+    if operation.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+        kernel = [size or 1 for size in operation.inputs[1].shape]
+        each = prod(kernel[:-1]) if operation.type != "DepthwiseConv2dNative" else prod(kernel[:-2])
+        return 2.0 * float(_count(operation.outputs[0]) * each)
+    if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "Einsum"):
+        left, right, made = (_count(t) for t in (*operation.inputs[:2], operation.outputs[0]))
+        return 2.0 * math.sqrt(left * right * made)
+    return 0.0
+
+
+def _count(tensor: Any) -> int:
+    return int(prod(size or 1 for size in tensor.shape) if tensor.shape.rank is not None else 1)

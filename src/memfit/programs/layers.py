@@ -1,0 +1,169 @@
+"""A model's calls with what each costs: bytes that it leaves for the backward pass, bytes that it works with.
+
+The model is traced once for one batch size, call by call, forward and then backward; nothing is computed and
+nothing of the model changes. The bytes are read off the operations of that graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.models import internals
+from memfit.models.calls import Call, Tensors, Wrap, calls_of, input_keys, output_keys
+from memfit.models.graphs import graph, why_not_repeatable
+from memfit.models.scopes import Recording
+from memfit.programs.costs import cost_of
+from memfit.programs.liveness import Liveness, bytes_of
+from memfit.records import LayerCall, LayerGraph, LayerTensor
+
+
+@dataclass
+class _Traced:
+    """One call in the traced graph: which operations are its forward and its backward pass."""
+
+    call: Call
+    path: tuple[int, ...]
+    inputs: list[Any]
+    forward: range = range(0)
+    backward: range = range(0)
+    tape: Any = None
+    outputs: list[Any] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+
+    @property
+    def watched(self) -> list[Any]:
+        return [tensor for tensor in self.inputs if tensor.dtype.is_floating]
+
+
+def layer_graph(model: Any, specs: Sequence[Any]) -> LayerGraph:
+    """The calls of a Functional or Sequential model on a batch like this, with what each costs."""
+    functional = internals.functional_of(model)
+    tracing = _Tracing()
+
+    def passes(*inputs: Any) -> list[Any]:
+        with tracing.instead_of(functional, ()), Recording():
+            outputs = model(keras.tree.pack_sequence_as(functional.input, list(inputs)), training=True)
+        flat: list[Any] = keras.tree.flatten(outputs)
+        tracing.go_back(flat)
+        return flat
+
+    with internals.borrowed_global_seed():
+        concrete = graph(passes).get_concrete_function(*specs)
+    reading = _Reading(concrete.graph.get_operations(), tracing)
+    return reading.layer_graph(concrete.outputs, int(specs[0].shape[0]))
+
+
+class _Tracing:
+    """Runs a model call by call, each under a tape of its own, and then back."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Traced] = []
+        self.gradients: list[Any] = []  # of weights, which stay until the update
+
+    def instead_of(self, functional: Any, path: tuple[int, ...]) -> Any:
+        """A context in which a graph of layers is run by this."""
+        calls = calls_of(functional)
+        operations = [call.operation for call in calls]
+
+        def run(inputs: Any, wrap: Wrap) -> Any:
+            tensors = dict(zip(input_keys(functional), keras.tree.flatten(inputs), strict=True))
+            for call in calls:
+                nested = call.nested
+                if nested is not None and operations.count(call.operation) == 1:
+                    with self.instead_of(nested, (*path, call.position)):
+                        call.run(tensors, wrap)
+                else:
+                    self._run(call, (*path, call.position), tensors, wrap)
+            outputs = [tensors[key] for key in output_keys(functional)]
+            return keras.tree.pack_sequence_as(functional.output, outputs)
+
+        return internals.instead_of_running_through(functional, run)
+
+    def _run(self, call: Call, path: tuple[int, ...], tensors: Tensors, wrap: Wrap) -> None:
+        given = [tensors[key] for key in call.inputs if isinstance(tensors[key], tf.Tensor)]
+        one = _Traced(call, path, given)
+        start = _here()
+        with tf.GradientTape() as one.tape:
+            one.tape.watch(one.watched)
+            call.run(tensors, wrap)
+        one.forward = range(start, _here())
+        one.weights = list(one.tape.watched_variables())
+        one.outputs = [tensors[key] for key in call.outputs if isinstance(tensors[key], tf.Tensor)]
+        self.calls.append(one)
+
+    def go_back(self, outputs: list[Any]) -> None:
+        """The backward pass, call by call."""
+        upstream = {id(output): tf.ones_like(output) for output in outputs if output.dtype.is_floating}
+        for one in reversed(self.calls):
+            start = _here()
+            reached = [output for output in one.outputs if id(output) in upstream]
+            if reached:
+                found = one.tape.gradient(
+                    reached,
+                    [*one.watched, *one.weights],
+                    output_gradients=[upstream.pop(id(output)) for output in reached],
+                )
+                for tensor, gradient in zip(one.watched, found, strict=False):
+                    if gradient is not None:
+                        dense = tf.convert_to_tensor(gradient)
+                        known = upstream.get(id(tensor))
+                        upstream[id(tensor)] = dense if known is None else known + dense
+                self.gradients.extend(g for g in found[len(one.watched) :] if g is not None)
+            one.tape = None
+            one.backward = range(start, _here())
+
+
+def _here() -> int:
+    return len(tf.compat.v1.get_default_graph().get_operations())
+
+
+class _Reading:
+    """Reads costs off the traced operations."""
+
+    def __init__(self, operations: list[Any], tracing: _Tracing) -> None:
+        self._operations = operations
+        self._traced = tracing.calls
+        turn = min((one.backward.start for one in tracing.calls), default=len(operations))
+        self._liveness = Liveness(operations, turn, tracing.gradients)
+
+    def layer_graph(self, outputs: list[Any], batch_size: int) -> LayerGraph:
+        """What was read."""
+        tensors = [tensor for one in self._traced for tensor in (*one.inputs, *one.outputs)]
+        known = {tensor.name: tensor for tensor in tensors}
+        numbers = {name: number for number, name in enumerate(known)}
+        made = {tensor.name for one in self._traced for tensor in one.outputs}
+        return LayerGraph(
+            batch_size=batch_size,
+            calls=tuple(self._layer_call(one, numbers) for one in self._traced),
+            tensors=tuple(
+                LayerTensor(bytes_of(tensor), self._liveness.is_saved(tensor))
+                if name in made
+                else LayerTensor(0, saved=True)
+                for name, tensor in known.items()
+            ),
+            outputs=tuple(numbers[o.name] for o in map(_returned, outputs) if o.name in numbers),
+        )
+
+    def _layer_call(self, one: _Traced, numbers: dict[str, int]) -> LayerCall:
+        forward = [self._operations[place] for place in one.forward]
+        working = self._liveness.working
+        return LayerCall(
+            name=one.call.name,
+            path=one.path,
+            inputs=tuple(numbers[tensor.name] for tensor in one.inputs),
+            outputs=tuple(numbers[tensor.name] for tensor in one.outputs),
+            saved_bytes=sum(self._liveness.saved_in(one.forward).values()),
+            working_bytes=max((working[place] for place in (*one.forward, *one.backward)), default=0),
+            cost=sum(cost_of(operation) for operation in forward),
+            why_not=why_not_repeatable(forward),
+        )
+
+
+def _returned(output: Any) -> Any:
+    """What a traced function returns is a copy by name of what was computed."""
+    return output.op.inputs[0] if output.op.type == "Identity" else output

@@ -1,0 +1,233 @@
+"""How a model is cut: programs say what its calls cost, plans where to cut, runs cut it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.errors import CannotRematerialise, DoesNotFit, NothingToGain
+from memfit.models import internals
+from memfit.models.calls import calls_of
+from memfit.plans.cuts import Cuts, Span, least_time, smallest_peak
+from memfit.programs.layers import layer_graph
+from memfit.programs.sublayers import Sublayers, sublayers_worth_cutting
+from memfit.records import LayerGraph
+from memfit.runs.remats import Remat, cut_functional, cut_layer, remember
+from memfit.units import format_size
+
+logger = logging.getLogger("memfit")
+
+_OPEN_DIMENSION = 64  # where neither model nor data say how long it is, and only ratios matter
+_BATCH_SIZE = 32  # likewise
+_GAIN = 0.95
+_MOST_LEVELS = 4
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What to cut, and what that comes to."""
+
+    cut: list[Callable[..., Any]]  # contexts that cut something
+    segments: int
+    plain_bytes: int
+    peak_bytes: int
+    extra_time: float
+    left_plain: tuple[tuple[str, str], ...]
+
+
+def rematerialise(
+    model: Any, *, budget_bytes: int | None, batch_size: int | None, data: Any, levels: int
+) -> Remat:
+    """Cut a model in place so that it keeps fewer activations."""
+    _check(model, budget_bytes, batch_size, levels)
+    batch_size = batch_size or _BATCH_SIZE
+    specs = _specs(model, batch_size, data, exact=budget_bytes is not None)
+    base = _base_bytes(model, specs)
+    room = None if budget_bytes is None else budget_bytes - base
+    chosen = _choose(model, specs, room, levels)
+    if room is not None and chosen.peak_bytes > room:
+        raise _does_not_fit(chosen, base, budget_bytes or 0, batch_size)
+    if room is None and chosen.peak_bytes > _GAIN * chosen.plain_bytes:
+        raise NothingToGain(
+            chosen.plain_bytes,
+            chosen.peak_bytes,
+            batch_size=batch_size,
+            left_plain=_in_words(chosen.left_plain),
+        )
+    if chosen.left_plain:
+        logger.info("%s", _in_words(chosen.left_plain))
+    return _apply(model, chosen)
+
+
+def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
+    if internals.functional_of(model) is None:
+        return _of_sublayers(sublayers_worth_cutting(model, specs))
+    graph = layer_graph(model, keras.tree.flatten(specs))
+    cuts = _cuts(graph, room, levels)
+    return _Chosen(
+        cut=[partial(cut_functional, *pair) for pair in _by_model(model, graph, cuts.spans)],
+        segments=len(cuts.spans),
+        plain_bytes=cuts.plain_bytes,
+        peak_bytes=cuts.peak_bytes,
+        extra_time=cuts.extra_cost / max(cuts.plain_cost, 1e-12),
+        left_plain=tuple((call.name, call.why_not) for call in graph.calls if call.why_not is not None),
+    )
+
+
+def _cuts(graph: LayerGraph, room: float | None, levels: int) -> Cuts:
+    """The smallest peak; with a budget, the least time within it, in as few levels as it takes."""
+    if room is None:
+        return smallest_peak(graph, levels=levels)
+    quickest = least_time(graph, room)
+    if quickest is not None:
+        return quickest
+    deeper = [smallest_peak(graph, levels=level) for level in range(1, _MOST_LEVELS + 1)]
+    fitting = [cuts for cuts in deeper if cuts.peak_bytes <= room]
+    return fitting[0] if fitting else min(deeper, key=lambda cuts: cuts.peak_bytes)
+
+
+def _by_model(model: Any, graph: LayerGraph, spans: tuple[Span, ...]) -> list[tuple[Any, list[Span]]]:
+    """Spans over all calls as spans of positions in the nested models that they are in."""
+    found: dict[tuple[int, ...], list[Span]] = {}
+    for start, stop in spans:
+        first, last = graph.calls[start].path, graph.calls[stop - 1].path
+        depth = next((d for d, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first) - 1)
+        depth = _depth(graph, start, stop, depth)
+        found.setdefault(first[:depth], []).append((first[depth], last[depth] + 1))
+    return [(_nested(model, path), within) for path, within in found.items()]
+
+
+def _depth(graph: LayerGraph, start: int, stop: int, depth: int) -> int:
+    """How deep the model lies that a span is of; a whole nested model is one call of the one around it."""
+    while depth > 0:
+        prefix = graph.calls[start].path[:depth]
+        inside = [n for n, call in enumerate(graph.calls) if call.path[:depth] == prefix]
+        if min(inside) != start or max(inside) + 1 != stop:
+            break
+        depth -= 1
+    return depth
+
+
+def _nested(model: Any, path: tuple[int, ...]) -> Any:
+    functional = internals.functional_of(model)
+    for position in path:
+        functional = calls_of(functional)[position].nested
+    return functional
+
+
+def _of_sublayers(found: Sublayers) -> _Chosen:
+    return _Chosen(
+        cut=[partial(cut_layer, layer) for layer in found.layers],
+        segments=len(found.layers),
+        plain_bytes=found.plain_bytes,
+        peak_bytes=found.peak_bytes,
+        extra_time=found.extra_time,
+        left_plain=found.left_plain,
+    )
+
+
+def _apply(model: Any, chosen: _Chosen) -> Remat:
+    changes = ExitStack()
+    with changes:
+        for cut in chosen.cut:
+            changes.enter_context(cut(through_data=lambda: bool(getattr(model, "jit_compile", False))))
+        remat = Remat(
+            model,
+            segments=chosen.segments,
+            plain_bytes=chosen.plain_bytes,
+            peak_bytes=chosen.peak_bytes,
+            extra_time=chosen.extra_time,
+            left_plain=chosen.left_plain,
+            _changes=changes.pop_all(),
+        )
+    remember(remat)
+    return remat
+
+
+def _check(model: Any, budget_bytes: int | None, batch_size: int | None, levels: int) -> None:
+    if not isinstance(model, keras.Model):
+        raise CannotRematerialise(
+            f"expected a keras.Model, received {type(model).__name__}", suggestion="memfit.remat(model)"
+        )
+    if not model.built or any(not layer.built for layer in internals.all_layers(model)):
+        raise CannotRematerialise(
+            "it has not been built, so nobody knows its shapes",
+            suggestion="model.build((None, ...)), or call it once on a batch, before memfit.remat(model)",
+        )
+    if budget_bytes is not None and batch_size is None:
+        raise CannotRematerialise(
+            "a budget says nothing without a batch size",
+            suggestion="memfit.remat(model, budget=..., batch_size=64)",
+        )
+    if not 1 <= levels <= _MOST_LEVELS:
+        raise CannotRematerialise(
+            f"expected from 1 to {_MOST_LEVELS} levels, received {levels}",
+            suggestion="memfit.remat(model, levels=2)",
+        )
+
+
+def _specs(model: Any, batch_size: int, data: Any, *, exact: bool) -> Any:
+    """Shapes and types of a batch of the model's inputs."""
+    if data is not None:
+        return keras.tree.map_structure(lambda leaf: _spec(leaf.shape, leaf.dtype, batch_size, exact), data)
+    functional = internals.functional_of(model)
+    if functional is not None:
+        return [_spec(t.shape, t.dtype, batch_size, exact) for t in functional.inputs]
+    shapes = internals.built_shapes(model)
+    if shapes is None:
+        raise CannotRematerialise(
+            "nothing says the shapes of its inputs", suggestion="memfit.remat(model, data=x[:32])"
+        )
+    return keras.tree.map_shape_structure(
+        lambda shape: _spec(shape, keras.config.floatx(), batch_size, exact), shapes
+    )
+
+
+def _spec(shape: Any, dtype: Any, batch_size: int, exact: bool) -> Any:
+    inner = list(shape)[1:]
+    if exact and None in inner:
+        raise CannotRematerialise(
+            f"an input of shape {tuple(shape)} has an open dimension, so nobody knows what a batch takes",
+            suggestion="memfit.remat(model, budget=..., batch_size=..., data=x[:1])",
+        )
+    sizes = [_OPEN_DIMENSION if size is None else size for size in inner]
+    return tf.TensorSpec((batch_size, *sizes), tf.as_dtype(dtype))
+
+
+def _base_bytes(model: Any, specs: Any) -> int:
+    """What is there beside activations and gradients: weights, optimizer (else as for Adam), the batch."""
+    weights = sum(_bytes_of(variable) for variable in model.variables)
+    slots = sum(_bytes_of(variable) for variable in internals.optimizer_variables(model))
+    if slots <= 16:  # not built yet
+        slots = 2 * sum(_bytes_of(variable) for variable in model.trainable_variables)
+    batch = sum(spec.shape.num_elements() * spec.dtype.size for spec in keras.tree.flatten(specs))
+    return int(weights + slots + batch)
+
+
+def _bytes_of(variable: Any) -> int:
+    return int(tf.TensorShape(variable.shape).num_elements() * tf.as_dtype(variable.dtype).size)
+
+
+def _does_not_fit(chosen: _Chosen, base: int, budget_bytes: int, batch_size: int) -> DoesNotFit:
+    smallest = base + chosen.peak_bytes
+    return DoesNotFit(
+        f"a batch of {batch_size} does not fit a budget of {format_size(budget_bytes)}.",
+        f"Smallest peak with rematerialisation: {smallest:,} bytes ({format_size(smallest)})",
+        f"Weights, optimizer and batch alone: {base:,} bytes; as it is: {base + chosen.plain_bytes:,} bytes",
+        suggestion=f'memfit.remat(model, budget="{(smallest >> 20) + 1}MiB", batch_size={batch_size})',
+        limit_bytes=budget_bytes,
+    )
+
+
+def _in_words(left_plain: tuple[tuple[str, str], ...]) -> str | None:
+    if not left_plain:
+        return None
+    layers = ", ".join(f"{name} ({reason})" for name, reason in left_plain)
+    return f"Cannot be computed twice, and keep their activations: {layers}."

@@ -1,0 +1,141 @@
+"""A model whose activations are computed again in the backward pass instead of being kept, until undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+from memfit.models import internals
+from memfit.models.calls import Call, Wrap, calls_of, input_keys, output_keys
+from memfit.runs.keras_internals import overridden
+from memfit.runs.segments import Piece, Segment, compute_twice, run_pieces
+
+Span = tuple[int, int]
+
+# Under this name a model knows that it is rematerialised, and how.
+REMAT = "_memfit_remat"
+
+_TRACED_BY_KERAS = ("train_function", "test_function", "predict_function")
+
+
+@dataclass(frozen=True)
+class Remat:
+    """What was done to a model; `undo` or leaving a `with` block takes it back.
+
+    >>> with memfit.remat(model) as remat:
+    ...     model.fit(x, y)
+    >>> remat.segments
+    11
+    """
+
+    model: Any
+    segments: int
+    plain_bytes: int  # activations and gradients, as expected, without and with segments
+    peak_bytes: int
+    extra_time: float  # of the forward pass that is computed again: 1.0 is all of it once
+    left_plain: tuple[tuple[str, str], ...]  # layers that cannot be computed twice, and why
+    _changes: ExitStack
+
+    def undo(self) -> None:
+        """Let the model keep its activations again; weights and everything else stay."""
+        self._changes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def cut_functional(functional: Any, spans: Sequence[Span], *, through_data: Callable[[], bool]) -> Any:
+    """A context in which a graph of layers runs with these segments."""
+    calls = calls_of(functional)
+    keys = output_keys(functional)
+
+    def run(inputs: Any, wrap: Wrap) -> Any:
+        pieces = _pieces(calls, spans, (0, len(calls)), set(keys), through_data=through_data())
+        tensors = dict(zip(input_keys(functional), keras.tree.flatten(inputs), strict=True))
+        run_pieces(pieces, tensors, wrap)
+        return keras.tree.pack_sequence_as(functional.output, [tensors[key] for key in keys])
+
+    return internals.instead_of_running_through(functional, run)
+
+
+def cut_layer(layer: Any, *, through_data: Callable[[], bool]) -> Any:
+    """A context in which one layer is computed again in the backward pass."""
+    call = layer.call
+
+    def compute(*arguments: Any, **options: Any) -> Any:
+        given = (arguments, options)
+        leaves = keras.tree.flatten(given)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor)]
+        returned: list[Any] = []
+
+        def run(values: list[Any]) -> list[Any]:
+            filled = list(leaves)
+            for place, value in zip(places, values, strict=True):
+                filled[place] = value
+            again, keywords = keras.tree.pack_sequence_as(given, filled)
+            outputs = call(*again, **keywords)
+            returned[:] = [outputs]
+            return [leaf for leaf in keras.tree.flatten(outputs) if isinstance(leaf, tf.Tensor)]
+
+        tensors = compute_twice(
+            run,
+            run,
+            [leaves[place] for place in places],
+            layers=internals.all_layers(layer),
+            through_data=through_data(),
+        )
+        remaining = iter(tensors)
+        return keras.tree.map_structure(
+            lambda leaf: next(remaining) if isinstance(leaf, tf.Tensor) else leaf, returned[0]
+        )
+
+    return overridden(layer, "call", compute)
+
+
+def _pieces(
+    calls: list[Call], spans: Sequence[Span], within: Span, later: set[int], *, through_data: bool
+) -> list[Piece]:
+    """Calls and segments of a span, in order; `later` are the tensors that are used after it."""
+    pieces: list[Piece] = []
+    place, end = within
+    for start, stop in [*_outermost(spans, within), (end, end)]:
+        pieces.extend(calls[place:start])
+        if stop > start:
+            after = later.union(key for call in calls[stop:end] for key in call.inputs)
+            inner = _pieces(calls, spans, (start, stop), after, through_data=through_data)
+            outputs = [key for call in calls[start:stop] for key in call.outputs if key in after]
+            pieces.append(Segment(inner, outputs=outputs, through_data=through_data))
+        place = stop
+    return pieces
+
+
+def _outermost(spans: Sequence[Span], within: Span) -> list[Span]:
+    """The spans strictly inside another that are in no third one."""
+    inside = [s for s in spans if within[0] <= s[0] and s[1] <= within[1] and s != within]
+    return [s for s in inside if not any(o != s and o[0] <= s[0] and s[1] <= o[1] for o in inside)]
+
+
+def remember(remat: Remat) -> None:
+    """Let the model know that it is rematerialised, and Keras trace its steps anew, now and when undone."""
+    model, changes = remat.model, remat._changes
+    vars(model)[REMAT] = remat
+    changes.callback(_forget_traces, model)
+    changes.callback(vars(model).pop, REMAT, None)
+    _forget_traces(model)
+
+
+def _forget_traces(model: Any) -> None:
+    for name in _TRACED_BY_KERAS:
+        if hasattr(model, name):
+            setattr(model, name, None)

@@ -1,0 +1,191 @@
+"""A part of a model that is computed again in the backward pass, with the very same values.
+
+The forward pass keeps a segment's inputs and nothing of what it computes on the way. The backward pass
+computes it once more: every variable that the first pass has read (seeds, BatchNorm statistics) has its value
+of then, and what it assigns is dropped, so that masks are the same and statistics move once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from memfit.models import internals
+from memfit.models.calls import Call, Tensors, Wrap
+from memfit.models.scopes import Recording
+
+Piece = Any  # Call | Segment
+Compute = Callable[[list[Any]], list[Any]]  # values -> outputs
+
+
+class Segment:
+    """Calls of a model that are computed again together; some of its pieces may be segments themselves."""
+
+    def __init__(self, pieces: Sequence[Piece], *, outputs: Sequence[int], through_data: bool) -> None:
+        self._pieces = list(pieces)
+        self.calls: list[Call] = [call for piece in pieces for call in calls_in(piece)]
+        made = {key for call in self.calls for key in call.outputs}
+        used = [key for call in self.calls for key in call.inputs]
+        self._inputs = [key for key in dict.fromkeys(used) if key not in made]
+        self._outputs = [key for key in outputs if key in made]
+        self._through_data = through_data
+        self._layers = [layer for call in self.calls for layer in internals.all_layers(call.operation)]
+
+    def run(self, tensors: Tensors, wrap: Wrap) -> None:
+        """Run it on these tensors, and add what it returns."""
+
+        def run(pieces: Sequence[Piece], values: list[Any]) -> list[Any]:
+            local = dict(zip(self._inputs, values, strict=True))
+            run_pieces(pieces, local, wrap)
+            return [local[key] for key in self._outputs]
+
+        given = [tensors[key] for key in self._inputs]
+        returned = compute_twice(
+            lambda values: run(self.calls, values),
+            lambda values: run(self._pieces, values),
+            given,
+            layers=self._layers,
+            through_data=self._through_data,
+        )
+        tensors.update(zip(self._outputs, returned, strict=True))
+
+
+def calls_in(piece: Piece) -> list[Call]:
+    """All calls of a piece, in order."""
+    return piece.calls if isinstance(piece, Segment) else [piece]
+
+
+def run_pieces(pieces: Sequence[Piece], tensors: Tensors, wrap: Wrap) -> None:
+    """Run calls and segments, one after the other."""
+    for piece in pieces:
+        piece.run(tensors, wrap)
+
+
+def compute_twice(
+    first: Compute, again: Compute, given: list[Any], *, layers: list[Any], through_data: bool
+) -> list[Any]:
+    """What `first` returns for these values; for the gradient, `again` computes the same once more.
+
+    Both run only these Keras layers. With `through_data`, computing again waits for the gradients from above
+    by way of a number, since XLA does not heed control dependencies.
+    """
+    if not internals.is_recorded() or not all(isinstance(value, tf.Tensor) for value in given):
+        return first(given)
+    return _Passage(first, again, given, layers, through_data=through_data).run()
+
+
+class _Passage:
+    """One pass through a segment: forward now, and once more when its gradient is asked for."""
+
+    def __init__(
+        self, first: Compute, again: Compute, given: list[Any], layers: list[Any], *, through_data: bool
+    ) -> None:
+        self._first, self._again = first, again
+        self._given = given
+        self._layers = layers
+        self._through_data = through_data
+        self._masks = [internals.mask_of(value) for value in given]
+        self._places = [place for place, value in enumerate(given) if _is_differentiable(value)]
+        self._call_state = internals.CallState()
+        self._mapped = self._mapped_weights()
+        self._outputs: list[Any] = []
+        self._losses: list[Any] = []
+        self._scope = Recording()
+
+    def _mapped_weights(self) -> list[tuple[Any, Any]]:
+        """Weights for which a scope around us has tensors instead: their gradients go to those."""
+        outer = internals.scope_in_force()
+        if outer is None:
+            return []
+        weights = {id(w): w for layer in self._layers for w in layer.trainable_variables}.values()
+        pairs = [(weight, outer.get_current_value(weight)) for weight in weights]
+        return [(weight, value) for weight, value in pairs if isinstance(value, tf.Tensor)]
+
+    def run(self) -> list[Any]:
+        explicit = [self._given[place] for place in self._places]
+        returned = tf.custom_gradient(self._forward)(*explicit, *(value for _, value in self._mapped))
+        returned = list(returned) if isinstance(returned, tuple | list) else [returned]
+        made = []
+        for output in self._outputs:
+            value = returned.pop(0) if _is_differentiable(output) else output
+            made.append(internals.with_mask(value, internals.mask_of(output)))
+        owners = internals.owners_of_losses(self._layers, self._losses)
+        for owner, loss in zip(owners, returned, strict=True):
+            owner.add_loss(loss)
+        for variable, value in self._scope.updates.values():
+            variable.assign(value)
+        return made
+
+    def _forward(self, *tensors: Any) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        with internals.unrecorded():
+            self._outputs, self._losses = self._compute(self._first, tensors, self._scope)
+        return (*filter(_is_differentiable, self._outputs), *self._losses), self._gradient_at(tensors)
+
+    def _compute(
+        self, compute: Compute, tensors: Sequence[Any], scope: Recording
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs and added losses, from these where it is differentiable and the rest as it was."""
+        values = list(self._given)
+        for place, tensor in zip(self._places, tensors, strict=False):
+            values[place] = internals.with_mask(tensor, self._masks[place])
+        for (weight, _), value in zip(self._mapped, tensors[len(self._places) :], strict=True):
+            scope.state_mapping[id(weight)] = value
+        with scope, internals.global_seed_outside_scopes():
+            outputs = compute(values)
+        return outputs, list(scope.losses)
+
+    def _gradient_at(self, tensors: Sequence[Any]) -> Callable[..., Any]:
+        def gradient(*upstream: Any, variables: Sequence[Any] | None = None) -> Any:
+            weights = list(variables or ())
+            with tf.GradientTape() as tape:
+                inputs = [tf.identity(tensor) for tensor in self._after(upstream, tensors)]
+                tape.watch(inputs)
+                with _after_all(upstream), self._call_state.again():
+                    outputs, losses = self._compute(self._again, inputs, Recording(self._scope.seen))
+                targets = [*filter(_is_differentiable, outputs), *losses]
+            gradients = tape.gradient(targets, [*inputs, *weights], output_gradients=list(upstream))
+            of_inputs, of_weights = gradients[: len(inputs)], gradients[len(inputs) :]
+            of_inputs = _tied(of_inputs, of_weights, through_data=self._through_data)
+            return (of_inputs, of_weights) if variables is not None else of_inputs
+
+        return gradient
+
+    def _after(self, upstream: Sequence[Any], tensors: Sequence[Any]) -> Sequence[Any]:
+        """The inputs, so that nobody can use them before the gradients from above are there."""
+        if tf.executing_eagerly() or not self._through_data:
+            return tensors
+        return _after_by_data(tensors, upstream)
+
+
+def _is_differentiable(value: Any) -> bool:
+    return bool(value.dtype.is_floating or value.dtype.is_complex)
+
+
+def _after_all(tensors: Sequence[Any]) -> Any:
+    """A context whose operations wait for all of these; one operation stands for all of them."""
+    if tf.executing_eagerly():
+        return tf.control_dependencies(None)
+    with tf.control_dependencies(list(tensors)):
+        arrived = tf.no_op()
+    return tf.control_dependencies([arrived])
+
+
+def _tied(inputs: list[Any], weights: list[Any], *, through_data: bool) -> list[Any]:
+    """Gradients that go further down when those of the weights are there too: then the segment is free."""
+    if tf.executing_eagerly():
+        return inputs
+    parts = [part.values if isinstance(part, tf.IndexedSlices) else part for part in (*inputs, *weights)]
+    parts = [part for part in parts if part is not None]
+    with tf.control_dependencies(parts):
+        tied = [tf.identity(part) if isinstance(part, tf.Tensor) else part for part in inputs]
+    return _after_by_data(tied, parts) if through_data and parts else tied
+
+
+def _after_by_data(tensors: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Tensors plus a zero that nobody can know before the others are there."""
+    firsts = [tf.reshape(other, (-1,))[:1] for other in others]
+    arrived = tf.add_n([tf.cast(tf.cast(first, tf.bool), tf.float32) for first in firsts])
+    zero = tf.where(arrived == arrived, 0.0, float("nan"))[0]
+    return [tensor if tensor is None else tensor + tf.cast(zero, tensor.dtype) for tensor in tensors]

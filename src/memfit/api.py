@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -158,15 +157,20 @@ def _say_what_stands_behind(budget: Budget) -> None:
     """Say that nothing enforces the budget, where nothing does."""
     advice = f'Try: memfit.limit("{budget.budget_bytes >> 20}MiB") before the first op or model.'
     if budget.limit_bytes is None and devices.first_device() == "CPU:0":
-        _warn_once(f"No limit is in force: when memory runs out, the system kills the process. {advice}")
+        _warn_once("No limit is in force: when memory runs out, the system kills the process.", advice)
     elif budget.limit_bytes is not None and budget.budget_bytes < budget.limit_bytes:
         limit_text = format_size(budget.limit_bytes)
-        _warn_once(f"The budget is below the limit of {limit_text}, and only the limit is enforced. {advice}")
+        _warn_once(f"The budget is below the limit of {limit_text}, and only the limit is enforced.", advice)
 
 
-@functools.cache
-def _warn_once(message: str) -> None:
-    logger.warning("%s", message)
+_warned: set[str] = set()
+
+
+def _warn_once(fact: str, advice: str) -> None:
+    """Say a fact once, whatever numbers the advice has."""
+    if fact not in _warned:
+        _warned.add(fact)
+        logger.warning("%s %s", fact, advice)
 
 
 def examine() -> Doctor:

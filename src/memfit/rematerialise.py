@@ -201,6 +201,11 @@ def _spec(shape: Any, dtype: Any, batch_size: int, exact: bool) -> Any:
     return tf.TensorSpec((batch_size, *sizes), tf.as_dtype(dtype))
 
 
+def base_bytes(model: Any, batch_size: int) -> int:
+    """What weights, optimizer and a batch take: what a budget has to hold besides activations."""
+    return _base_bytes(model, _specs(model, batch_size, None, exact=False))
+
+
 def _base_bytes(model: Any, specs: Any) -> int:
     """What is there beside activations and gradients: weights, optimizer (else as for Adam), the batch."""
     weights = sum(_bytes_of(variable) for variable in model.variables)

@@ -139,7 +139,7 @@ def global_seed_outside_scopes() -> Iterator[None]:
 
 @contextmanager
 def borrowed_global_seed() -> Iterator[None]:
-    """Let `keras.random` without a seed work in a trace that is thrown away, and leave no generator behind."""
+    """Let `keras.random` without a seed work in a trace that is thrown away; no generator stays behind."""
     from keras.src.backend.common import global_state
 
     name = "global_seed_generator"

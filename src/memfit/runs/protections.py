@@ -21,6 +21,7 @@ from memfit.runs.journals import Journal, start_counting_the_peak
 from memfit.runs.keras_internals import overridden
 from memfit.runs.ladders import Ladder
 from memfit.runs.outputs import join_rows, on_host
+from memfit.runs.remats import REMAT
 
 # Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
 _KEPT = "_memfit_guarded_steps"
@@ -186,6 +187,7 @@ class Protection:
             getattr(model, "jit_compile", None),
             bool(keras_internals.output_trackers(model)) and self._static_batches if model.compiled else None,
             vars(model).get(_STEPS[phase]),
+            _Same(vars(model).get(REMAT)),
         )
 
     def _batch_of(self, element: Any) -> Batch:

@@ -1,0 +1,113 @@
+"""Every private name that running a model call by call relies on: what breaks if it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+
+pytestmark = pytest.mark.real
+
+
+def _use_them() -> dict[str, Any]:
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    from memfit.models import internals
+    from memfit.models.calls import calls_of
+
+    seen: dict[str, Any] = {}
+    inputs = keras.Input((3,))
+    adding = layers.Dense(2, activity_regularizer="l2")
+    model = keras.Model(inputs, layers.Add()([adding(inputs), layers.Dense(2)(inputs)]))
+    sequential = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    seen["functional"] = internals.functional_of(model) is model
+    seen["sequential"] = [call.name for call in calls_of(internals.functional_of(sequential))]
+    seen["unbuilt"] = internals.functional_of(keras.Sequential([layers.Dense(2)]))
+    seen["calls"] = [type(call.operation).__name__ for call in calls_of(model)]
+
+    with internals.instead_of_running_through(model, lambda flat, wrap: tf.zeros((1, 2))):
+        seen["instead"] = float(tf.reduce_sum(model(tf.ones((1, 3)))))
+        seen["symbolic"] = tuple(model(keras.Input((3,))).shape)
+    seen["as before"] = "_run_through_graph" in vars(model)
+
+    with keras.StatelessScope(collect_losses=True) as scope:
+        seen["scope"] = internals.scope_in_force() is scope
+        adding(tf.ones((1, 3)))
+    owners = internals.owners_of_losses([model.layers[2], adding], scope.losses)
+    seen["owner"] = [owner is adding for owner in owners]
+
+    class Looks(layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.state = internals.CallState()
+            return layers.Dropout(0.5)(x)
+
+    looks = Looks()
+    looks(tf.ones((1, 3)), training=True)
+    with looks.state.again():
+        dropped = layers.Dropout(0.999, seed=1)(tf.ones((1, 100)))
+    seen["training again"] = float(tf.reduce_sum(dropped)) != 100.0
+    seen["not outside"] = float(tf.reduce_sum(layers.Dropout(0.999)(tf.ones((1, 100))))) == 100.0
+
+    variable = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        seen["recorded"] = internals.is_recorded()
+        with internals.unrecorded():
+            product = variable * 3.0
+    seen["gradient"] = tape.gradient(product, variable)
+    seen["nobody records"] = internals.is_recorded()
+
+    masked = internals.with_mask(tf.ones((1, 2)), tf.constant([[True, False]]))
+    seen["mask"] = internals.mask_of(masked) is not None
+    seen["shapes"] = tuple(internals.built_shapes(sequential) or ())
+
+    keras.backend.clear_session()
+    with internals.borrowed_global_seed():
+        keras.random.uniform((1,))
+    with keras.StatelessScope(), internals.global_seed_outside_scopes():
+        keras.random.uniform((1,))
+    seen["seed for good"] = keras.random.uniform((1,)).shape == (1,)
+
+    calls: list[str] = []
+
+    def around(layer: Any, call: Any, given: Any) -> Any:
+        calls.append(type(layer).__name__)
+        return call()
+
+    with internals.each_layer_call(around):
+        sequential(tf.ones((1, 3)))
+    seen["each"] = calls
+    return seen
+
+
+def test_each_does_what_memfit_needs() -> None:
+    seen = run_limited(_use_them, None)
+    assert seen == {
+        # Which calls a model makes, and in which order: without it, nothing can be cut.
+        "functional": True,
+        "sequential": ["dense_2"],
+        "unbuilt": None,
+        "calls": ["Dense", "Dense", "Add"],
+        # Running a graph of layers in our own way, and leaving Keras to its own with symbolic inputs.
+        "instead": 0.0,
+        "symbolic": [None, 2],
+        "as before": False,
+        # Losses that layers add must come back to the layer that added them.
+        "scope": True,
+        "owner": [True],
+        # Computing again must see `training` as it was, although the call is over.
+        "training again": True,
+        "not outside": True,
+        # The forward pass of a segment must leave nothing on the tape.
+        "recorded": True,
+        "gradient": None,
+        "nobody records": False,
+        "mask": True,
+        "shapes": [None, 3],
+        # Draws without a seed need a generator that outlives the scope.
+        "seed for good": True,
+        "each": ["Sequential", "Dense"],
+    }

@@ -21,6 +21,7 @@ from memfit.devices import run_in_child
 ROUNDS = 7
 LIMIT_BYTES = 12 << 30
 CHAIN_LEVELS = 3
+LARGEST_IN = {"DenseNet121": 400 << 20, "transformer": 400 << 20}
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -158,6 +159,28 @@ def _temporary_bytes(name: str, *, remat: bool) -> int:
     )
 
 
+def largest_batch(name: str, remat: bool) -> int:
+    """The largest batch of which two steps really run in this process's limit, in steps of an eighth."""
+    import keras
+    import tensorflow as tf
+
+    import memfit
+
+    model, loss = build(name)
+    if remat:
+        memfit.remat(model, batch_size=batch_size_of(name))
+    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
+    size, largest = 4, 0
+    while True:
+        x, y = data_for(name, model, 2 * size)
+        batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+        try:
+            model.fit(batches, verbose=0)
+        except tf.errors.ResourceExhaustedError:
+            return largest
+        largest, size = size, size + max(1, size // 8)
+
+
 def main(names: list[str]) -> None:
     """Measure each model in processes of its own."""
     figures: dict[str, Any] = {"rounds": ROUNDS}
@@ -167,6 +190,20 @@ def main(names: list[str]) -> None:
             found = run_in_child(function, {"name": name}, limit_bytes=LIMIT_BYTES, environment=QUIET)
             figures.setdefault(name, {})[what] = found
             print(found, file=sys.stderr)
+    for name, limit_bytes in LARGEST_IN.items():
+        if name not in (names or NAMES):
+            continue
+        print(f"looking for the largest batch of {name} ...", file=sys.stderr)
+        plain, ours = (
+            run_in_child(
+                largest_batch, {"name": name, "remat": remat}, limit_bytes=limit_bytes, environment=QUIET
+            )
+            for remat in (False, True)
+        )
+        figures[name]["largest_batch"] = {
+            "limit_bytes": limit_bytes, "plain": plain, "ours": ours, "times_larger": round(ours / plain, 2)
+        }  # fmt: skip
+        print(figures[name]["largest_batch"], file=sys.stderr)
     write_results("remat", figures)
 
 

@@ -21,6 +21,8 @@ EXAMPLES: list[MemfitError] = [
     errors.InvalidMicroBatchSize(0),
     errors.BatchSizesDiffer([4, 5]),
     errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
+    errors.CannotRematerialise("it has not been built", suggestion="model.build((None, 8))"),
+    errors.NothingToGain(2000, 1990, batch_size=32, left_plain=None),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
     errors.TornUpdate(2, 5),
     errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),

@@ -18,6 +18,7 @@ def test_public_names_are_pinned() -> None:
         "fit",
         "limit",
         "protect",
+        "remat",
         "step",
     ]
     assert memfit.devices.__all__ == [

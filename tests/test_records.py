@@ -15,6 +15,9 @@ from memfit.records import (
     DeviceMemory,
     Doctor,
     HostMemory,
+    LayerCall,
+    LayerGraph,
+    LayerTensor,
     MicroBatchChange,
     OutOfMemory,
     Package,
@@ -41,6 +44,15 @@ EXAMPLES: list[Record] = [
     Package("keras", None, ">=3.12", "not installed"),
     Doctor(
         "0.1.0", (Package("keras", "3.15.1", ">=3.12"),), ("CPU:0",), "BFC", HostMemory(100, 50), 7, BUDGET
+    ),
+    LayerGraph(
+        32,
+        (
+            LayerCall("dense", (0,), (), (0,), 128, 64, 1e-5),
+            LayerCall("raw", (1, 0), (0,), (1,), 0, 8, 0.0, "draws"),
+        ),
+        (LayerTensor(128, saved=True), LayerTensor(64, saved=False)),
+        (1,),
     ),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),

@@ -1,8 +1,8 @@
 """What the guard costs: time and memory of guarded training against plain Keras, side by side.
 
-Both sides train the same model on the same tf.data feed. They take turns, each round in the other order,
-and a figure is the median over the rounds of the ratio within a round, so that a busy minute hits both
-alike. Every model has a process of its own, under a limit that never bites.
+Both sides train the same model on the same tf.data feed. They take turns step by step, each time in the
+other order, and a figure is the median of the ratios of neighbours, so that a busy moment hits both alike.
+Every model has a process of its own, under a limit that never bites.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from _results import write_results
 
 from memfit.devices import run_in_child
 
-ROUNDS = 15
-STEPS = 20
+PAIRS = 100
+WARM_UP = 10
+STEPS = 6
 LIMIT_BYTES = 2 << 30
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -133,42 +135,66 @@ def measure(kind: str) -> dict[str, Any]:
     peaks = {how: min(peak_of(how, model, whole) for _ in range(3)) for how, model in models.items()}
     small, _, _ = build(kind)
     split, _, _ = build(kind)
-    sides = {
-        "plain": lambda: train("plain", models["plain"], whole, STEPS),
-        "guarded": lambda: train("guarded", models["guarded"], whole, STEPS),
-        "plain quarters": lambda: train("plain", small, part, 4 * STEPS),
-        "split in 4": lambda: train("guarded", split, whole, STEPS, quarter),
+    with ExitStack() as open_guards:
+        whole_times = take_turns(
+            stepper(models["plain"], whole), stepper(models["guarded"], whole, open_guards, batch_size)
+        )
+        part_times = take_turns(
+            stepper(small, part), stepper(split, whole, open_guards, quarter), times_of_first=4
+        )
+    names = ("plain", "guarded"), ("plain quarters", "split in 4")
+    medians = {
+        name: statistics.median(column)
+        for pair, times in zip(names, (whole_times, part_times), strict=True)
+        for name, column in zip(pair, zip(*times, strict=True), strict=True)
     }
-    rounds = alternate(sides)
-    medians = {name: statistics.median(values) for name, values in rounds.items()}
     gradients = sum(v.shape.num_elements() * 4 for v in models["plain"].trainable_variables)
     return {
         "batch_size": batch_size,
         "step_seconds": {name: round(value, 4) for name, value in medians.items()},
-        "guarded_to_plain": ratio(rounds["guarded"], rounds["plain"]),
-        "split_to_plain_quarters": ratio(
-            rounds["split in 4"], [4 * time for time in rounds["plain quarters"]]
-        ),
+        "guarded_to_plain": ratio(whole_times),
+        "split_to_plain_quarters": ratio(part_times),
         "peak_bytes": peaks,
         "peak_over_plain_bytes": peaks["guarded"] - peaks["plain"],
         "allowed_over_plain_bytes": gradients + reserve_bytes(),
     }
 
 
-def alternate(sides: dict[str, Callable[[], list[float]]]) -> dict[str, list[float]]:
-    """The median time of a step of each side in each round, after one round to warm up."""
-    rounds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(1 + ROUNDS):
-        for name in sorted(sides, reverse=number % 2 == 1):
-            times = sides[name]()
-            if number:
-                rounds[name].append(statistics.median(times))
-    return rounds
+def stepper(
+    model: Any, data: Any, guards: ExitStack | None = None, micro_batch_size: int | None = None
+) -> Callable[[], Any]:
+    """One step of what `fit` would run, plain or (with `guards`, which keep it open) guarded."""
+    from memfit.devices import find_budget
+    from memfit.runs.protections import Protection
+
+    if guards is not None:
+        protection = Protection(model, budget=find_budget(), micro_batch_size=micro_batch_size)
+        guards.enter_context(protection.attached())
+    model.make_train_function(force=True)
+    step, batches = model.train_function, iter(data)
+    return lambda: step(batches)
 
 
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median over the rounds of our time against theirs."""
-    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
+def take_turns(
+    theirs: Callable[[], Any], ours: Callable[[], Any], times_of_first: int = 1
+) -> list[tuple[float, float]]:
+    """Seconds of both sides, step by step and each time in the other order, after some steps to warm up."""
+    times = []
+    for number in range(WARM_UP + PAIRS):
+        seconds = [0.0, 0.0]
+        for side in (0, 1) if number % 2 else (1, 0):
+            began = time.perf_counter()
+            for _ in range(1 if side else times_of_first):
+                (ours if side else theirs)()
+            seconds[side] = time.perf_counter() - began
+        if number >= WARM_UP:
+            times.append((seconds[0], seconds[1]))
+    return times
+
+
+def ratio(times: list[tuple[float, float]]) -> float:
+    """The median over all pairs of our time against theirs."""
+    return round(statistics.median(ours / theirs for theirs, ours in times), 3)
 
 
 def hold_all_but(free_bytes: int) -> list[Any]:
@@ -228,7 +254,7 @@ def survive() -> dict[str, Any]:
 
 def main(kinds: list[str]) -> None:
     """Measure each model in a process of its own, then one error that is survived."""
-    figures: dict[str, Any] = {"rounds": ROUNDS, "steps_per_round": STEPS}
+    figures: dict[str, Any] = {"pairs": PAIRS}
     for kind in kinds or ["dense", "convolutional", "transformer"]:
         print(f"measuring {kind} ...", file=sys.stderr)
         figures[kind] = run_in_child(measure, {"kind": kind}, limit_bytes=LIMIT_BYTES, environment=QUIET)

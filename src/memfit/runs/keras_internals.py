@@ -13,6 +13,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.models.internals import backing_variable as backing_variable
+from memfit.models.internals import mask_of as mask_of
+
 
 class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped
     """Keras' stateless scope, except that a variable without a staged value is the real one.
@@ -56,11 +59,6 @@ def outside_scopes() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
-
-
-def backing_variable(variable: Any) -> Any:
-    """The tf.Variable behind a Keras variable, whatever scope is open; a tf.Variable is its own."""
-    return variable if isinstance(variable, tf.Variable) else variable._value
 
 
 def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
@@ -167,11 +165,6 @@ def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
     from keras.src.trainers.data_adapters import data_adapter_utils
 
     return data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
-
-
-def mask_of(tensor: Any) -> Any:
-    """The mask that a layer attached to its output, or None."""
-    return getattr(tensor, "_keras_mask", None)
 
 
 def compiled_parts(model: Any) -> tuple[Any, ...]:

@@ -46,11 +46,8 @@ def instead_of_running_through(functional: Any, run: Callable[..., Any]) -> Iter
             return original(inputs, operation_fn, call_fn)
         return run(inputs, operation_fn)
 
-    vars(functional)["_run_through_graph"] = run_through
-    try:
+    with overridden(functional, "_run_through_graph", run_through):
         yield
-    finally:
-        vars(functional).pop("_run_through_graph", None)
 
 
 def all_layers(layer: Any) -> list[Any]:
@@ -130,11 +127,8 @@ def global_seed_outside_scopes() -> Iterator[None]:
                 stack.enter_context(tf.init_scope())
             return original()
 
-    seed_generator.global_seed_generator = generator
-    try:
+    with replaced(seed_generator, "global_seed_generator", generator):
         yield
-    finally:
-        seed_generator.global_seed_generator = original
 
 
 @contextmanager
@@ -187,8 +181,32 @@ def each_layer_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Ite
     def call(layer: Any, *arguments: Any, **options: Any) -> Any:
         return around(layer, lambda: original(layer, *arguments, **options), (arguments, options))
 
-    keras.layers.Layer.__call__ = call
+    with replaced(keras.layers.Layer, "__call__", call):
+        yield
+
+
+@contextmanager
+def overridden(owner: Any, name: str, function: Any) -> Iterator[None]:
+    """Replace a method on one instance for a while, past Keras' attribute tracking."""
+    attributes = vars(owner)
+    missing = object()
+    before = attributes.get(name, missing)
+    attributes[name] = function
     try:
         yield
     finally:
-        keras.layers.Layer.__call__ = original
+        if before is missing:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute of a class or module for a while."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

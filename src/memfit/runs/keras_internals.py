@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from memfit.models.internals import backing_variable as backing_variable
 from memfit.models.internals import mask_of as mask_of
+from memfit.models.internals import overridden as overridden
+from memfit.models.internals import replaced as replaced
 
 
 class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped
@@ -313,30 +315,3 @@ def predictions_on_host(concatenate: Callable[[list[Any]], Any]) -> Iterator[Non
 
     with replaced(trainer, "potentially_ragged_concat", joined):
         yield
-
-
-@contextmanager
-def overridden(owner: Any, name: str, function: Any) -> Iterator[None]:
-    """Replace a method on one instance for a while, past Keras' attribute tracking."""
-    attributes = vars(owner)
-    missing = object()
-    before = attributes.get(name, missing)
-    attributes[name] = function
-    try:
-        yield
-    finally:
-        if before is missing:
-            del attributes[name]
-        else:
-            attributes[name] = before
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a class or module for a while."""
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

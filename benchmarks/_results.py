@@ -14,6 +14,12 @@ from memfit.devices import find_packages
 from memfit.version import __version__
 
 
+def read_figures(name: str) -> dict[str, Any]:
+    """The figures of the last run; none if there was none."""
+    path = _path(name)
+    return dict(json.loads(path.read_text())["figures"]) if path.exists() else {}
+
+
 def write_results(name: str, figures: dict[str, Any]) -> None:
     """Write `benchmarks/results/NAME.json` and print the figures."""
     results = {
@@ -27,8 +33,12 @@ def write_results(name: str, figures: dict[str, Any]) -> None:
         "versions": {"memfit": __version__, **{package.name: package.version for package in find_packages()}},
         "figures": figures,
     }
-    path = Path(__file__).parent / "results" / f"{name}.json"
+    path = _path(name)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
     print(f"written: benchmarks/results/{name}.json")
+
+
+def _path(name: str) -> Path:
+    return Path(__file__).parent / "results" / f"{name}.json"

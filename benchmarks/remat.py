@@ -1,26 +1,32 @@
 """What rematerialisation saves and costs: activation peak and step time against the plain model.
 
-Both models run in one process on the same batch and take turns; peak and time are medians. The activation
-peak is the peak of a warm step less what is there before it and one copy of the gradients. Under XLA it is
-the temporary memory of XLA's own buffer assignment. Name models to measure only those.
+Both models run in one process on the same batch and take turns; the time is a median. The activation peak is
+the peak of a warm step less what is there before it and one copy of the gradients, a median too, each model in
+a process of its own: the gaps that another model leaves in the pool are none of its doing. Under XLA it is the
+temporary memory of XLA's own buffer assignment. The drift is the largest difference of any weight after
+20 steps: between rematerialised and plain, and between plain and plain on one thread.
+
+Name models to measure only those; the figures of the others stay as they were.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from _remat_models import NAMES, batch_size_of, build, data_for
-from _results import write_results
+from _results import read_figures, write_results
 
 from memfit.devices import run_in_child
 
-ROUNDS = 7
+STEPS = 20  # the first one compiles, the others are timed
+_HALFWAY_STEPS = 9
+_PEAK_STEPS = 5
 LIMIT_BYTES = 12 << 30
-CHAIN_LEVELS = 3
 LARGEST_IN = {"DenseNet121": 400 << 20, "transformer": 400 << 20}
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -33,7 +39,7 @@ QUIET = {
 class Side:
     """A model that trains step by step, and what its steps took."""
 
-    def __init__(self, name: str, **remat: Any) -> None:
+    def __init__(self, name: str, *, remat: bool = False, **options: Any) -> None:
         import keras
         import tensorflow as tf
 
@@ -41,7 +47,7 @@ class Side:
 
         self.model, loss = build(name)
         count = batch_size_of(name)
-        self.handle = memfit.remat(self.model, batch_size=count, **remat) if remat else None
+        self.handle = memfit.remat(self.model, batch_size=count, **options) if remat else None
         self.model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
         x, y = data_for(name, self.model, count)
         batch = (tf.constant(x), tf.constant(y))
@@ -71,39 +77,63 @@ class Side:
         return [variable.numpy() for variable in self.model.variables]
 
 
-def measure(name: str) -> dict[str, Any]:
-    """All figures of one model in graph mode."""
+def measure(name: str, folder: str) -> dict[str, Any]:
+    """All figures of one model in graph mode; the plain model's weights after the last step go to a file."""
     import logging
 
     import numpy as np
 
     logging.getLogger("memfit").setLevel(logging.ERROR)
-    levels = CHAIN_LEVELS if name == "dense chain" else 1
-    plain, ours = Side(name), Side(name, levels=levels)
+    plain, ours = Side(name), Side(name, remat=True)
     start = plain.values()
     figures: dict[str, Any] = {}
-    for number in range(1 + ROUNDS):
+    for number in range(STEPS):
         for side in (plain, ours):
             side.step()
         if number == 0:
-            pairs = list(zip(start, plain.values(), ours.values(), strict=True))
-            move = max(float(np.max(np.abs(b - a))) for a, b, _ in pairs if a.dtype.kind == "f")
-            difference = max(float(np.max(np.abs(c - b))) for _, b, c in pairs if b.dtype.kind == "f")
+            difference = _largest_difference(plain.values(), ours.values())
+            move = _largest_difference(start, plain.values())
             figures["difference_to_largest_move_after_one_step"] = difference / move
         if number == 2:
             figures["moved_besides_weights_identical_after_three_steps"] = _same_state(plain, ours)
     assert ours.handle is not None
     figures |= {
         "segments": ours.handle.segments,
-        "levels": levels,
-        "plain_activation_bytes": plain.activation_bytes,
-        "activation_bytes": ours.activation_bytes,
-        "times_smaller": round(plain.activation_bytes / ours.activation_bytes, 2),
         "expected_bytes": {"plain": ours.handle.plain_bytes, "ours": ours.handle.peak_bytes},
         "time": _ratio(ours, plain),
     }
+    figures["drift"] = _largest_difference(plain.values(), ours.values())
+    np.savez(f"{folder}/plain.npz", *plain.values())
     figures["with_a_budget_halfway"] = _halfway(name, plain, ours)
     return figures
+
+
+def activation_peak(name: str, remat: bool) -> int:
+    """The activation peak of a model that is alone in its process."""
+    side = Side(name, remat=remat)
+    for _ in range(1 + _PEAK_STEPS):
+        side.step()
+    return side.activation_bytes
+
+
+def drift_on_one_thread(name: str, folder: str) -> float:
+    """How far the plain model comes from itself when this process has one thread for its operations."""
+    import numpy as np
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    plain = Side(name)
+    for _ in range(STEPS):
+        plain.step()
+    with np.load(f"{folder}/plain.npz") as others:
+        return _largest_difference(list(others.values()), plain.values())
+
+
+def _largest_difference(some: list[Any], others: list[Any]) -> float:
+    import numpy as np
+
+    pairs = zip(some, others, strict=True)
+    return max(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs if a.dtype.kind == "f")
 
 
 def _same_state(plain: Side, ours: Side) -> bool:
@@ -119,16 +149,17 @@ def _halfway(name: str, plain: Side, ours: Side) -> dict[str, Any]:
     assert ours.handle is not None
     base = base_bytes(ours.model, batch_size_of(name))
     budget = base + (ours.handle.plain_bytes + ours.handle.peak_bytes) // 2
-    between = Side(name, budget=budget)
-    for _ in range(1 + ROUNDS):
+    between = Side(name, remat=True, budget=budget)
+    for _ in range(1 + _HALFWAY_STEPS):
         for side in (plain, between):
             side.step()
     return {"activation_bytes": between.activation_bytes, "time": _ratio(between, plain)}
 
 
 def _ratio(ours: Side, plain: Side) -> float:
-    """The median over the last rounds of our time against the plain model's."""
-    pairs = zip(ours.seconds[-ROUNDS:], plain.seconds[-ROUNDS:], strict=True)
+    """The median of our time against the plain model's, over the steps that both took in turns."""
+    timed = len(ours.seconds) - 1
+    pairs = zip(ours.seconds[-timed:], plain.seconds[-timed:], strict=True)
     return round(statistics.median(a / b for a, b in pairs), 3)
 
 
@@ -189,30 +220,38 @@ def largest_batch(name: str, remat: bool) -> int:
         largest, size = size, size + max(1, size // 8)
 
 
-def main(names: list[str]) -> None:
-    """Measure each model in processes of its own."""
-    figures: dict[str, Any] = {"rounds": ROUNDS}
-    for name in names or NAMES:
-        for what, function in (("graph", measure), ("xla", measure_xla)):
-            print(f"measuring {name}, {what} ...", file=sys.stderr)
-            found = run_in_child(function, {"name": name}, limit_bytes=LIMIT_BYTES, environment=QUIET)
-            figures.setdefault(name, {})[what] = found
-            print(found, file=sys.stderr)
-    for name, limit_bytes in LARGEST_IN.items():
-        if name not in (names or NAMES):
-            continue
-        print(f"looking for the largest batch of {name} ...", file=sys.stderr)
+def measure_all(name: str) -> dict[str, Any]:
+    """All figures of one model, in processes of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = _in_child(measure, name=name, folder=folder)
+        graph["drift_on_one_thread"] = _in_child(drift_on_one_thread, name=name, folder=folder)
+    plain, ours = (_in_child(activation_peak, name=name, remat=remat) for remat in (False, True))
+    graph |= {
+        "plain_activation_bytes": plain, "activation_bytes": ours, "times_smaller": round(plain / ours, 2)
+    }  # fmt: skip
+    figures = {"graph": graph, "xla": _in_child(measure_xla, name=name)}
+    if name in LARGEST_IN:
+        limit_bytes = LARGEST_IN[name]
         plain, ours = (
-            run_in_child(
-                largest_batch, {"name": name, "remat": remat}, limit_bytes=limit_bytes, environment=QUIET
-            )
-            for remat in (False, True)
+            _in_child(largest_batch, limit_bytes, name=name, remat=remat) for remat in (False, True)
         )
-        figures[name]["largest_batch"] = {
+        figures["largest_batch"] = {
             "limit_bytes": limit_bytes, "plain": plain, "ours": ours, "times_larger": round(ours / plain, 2)
         }  # fmt: skip
-        print(figures[name]["largest_batch"], file=sys.stderr)
-    write_results("remat", figures)
+    return figures
+
+
+def _in_child(function: Any, limit_bytes: int = LIMIT_BYTES, **arguments: Any) -> Any:
+    return run_in_child(function, arguments, limit_bytes=limit_bytes, environment=QUIET)
+
+
+def main(names: list[str]) -> None:
+    """Measure models one after the other, and write after each."""
+    figures = read_figures("remat") if names else {}
+    for name in names or NAMES:
+        print(f"measuring {name} ...", file=sys.stderr)
+        figures[name] = measure_all(name)
+        write_results("remat", figures)
 
 
 if __name__ == "__main__":

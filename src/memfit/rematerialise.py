@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,11 +14,12 @@ import tensorflow as tf
 from memfit.errors import CannotRematerialise, DoesNotFit, NothingToGain
 from memfit.models import internals
 from memfit.models.calls import calls_of
-from memfit.plans.cuts import Cuts, Span, least_time, smallest_peak
+from memfit.plans.cuts import Cuts, CutSearch
 from memfit.programs.layers import layer_graph
 from memfit.programs.sublayers import Sublayers, sublayers_worth_cutting
 from memfit.records import LayerGraph
-from memfit.runs.remats import Remat, cut_functional, cut_layer, remember
+from memfit.runs.remats import Remat, cut_functional, cut_layer, remat_of
+from memfit.spans import Span
 from memfit.units import format_size
 
 logger = logging.getLogger("memfit")
@@ -34,7 +34,7 @@ _MOST_LEVELS = 4
 class _Chosen:
     """What to cut, and what that comes to."""
 
-    cut: list[Callable[..., Any]]  # contexts that cut something
+    cuts: list[Callable[[], Any]]  # contexts in which a part is cut
     segments: int
     plain_bytes: int
     peak_bytes: int
@@ -45,8 +45,21 @@ class _Chosen:
 def rematerialise(
     model: Any, *, budget_bytes: int | None, batch_size: int | None, data: Any, levels: int
 ) -> Remat:
-    """Cut a model in place so that it keeps fewer activations."""
+    """Cut a model in place so that it keeps fewer activations; cuts of before give way to the new ones."""
     _check(model, budget_bytes, batch_size, levels)
+    before = remat_of(model)
+    if before is None:
+        return _planned(model, budget_bytes, batch_size, data, levels).apply()
+    before.undo()
+    try:
+        return _planned(model, budget_bytes, batch_size, data, levels).apply()
+    except BaseException:
+        before.apply()
+        raise
+
+
+def _planned(model: Any, budget_bytes: int | None, batch_size: int | None, data: Any, levels: int) -> Remat:
+    """What would be cut; the model is as it was."""
     batch_size = batch_size or _BATCH_SIZE
     specs = _specs(model, batch_size, data, exact=budget_bytes is not None)
     base = _base_bytes(model, specs)
@@ -63,16 +76,24 @@ def rematerialise(
         )
     if chosen.left_plain:
         logger.info("%s", _in_words(chosen.left_plain))
-    return _apply(model, chosen)
+    return Remat(
+        model,
+        segments=chosen.segments,
+        plain_bytes=chosen.plain_bytes,
+        peak_bytes=chosen.peak_bytes,
+        extra_time=chosen.extra_time,
+        left_plain=chosen.left_plain,
+        _cuts=tuple(chosen.cuts),
+    )
 
 
 def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
     if internals.functional_of(model) is None:
-        return _of_sublayers(sublayers_worth_cutting(model, specs))
+        return _of_sublayers(sublayers_worth_cutting(model, specs, room))
     graph = layer_graph(model, keras.tree.flatten(specs))
     cuts = _cuts(graph, room, levels)
     return _Chosen(
-        cut=[partial(cut_functional, *pair) for pair in _by_model(model, graph, cuts.spans)],
+        cuts=[partial(cut_functional, *pair) for pair in _by_model(model, graph, cuts.spans)],
         segments=len(cuts.spans),
         plain_bytes=cuts.plain_bytes,
         peak_bytes=cuts.peak_bytes,
@@ -83,12 +104,13 @@ def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
 
 def _cuts(graph: LayerGraph, room: float | None, levels: int) -> Cuts:
     """The smallest peak; with a budget, the least time within it, in as few levels as it takes."""
+    search = CutSearch(graph)
     if room is None:
-        return smallest_peak(graph, levels=levels)
-    quickest = least_time(graph, room)
+        return search.smallest_peak(levels=levels)
+    quickest = search.least_time(room)
     if quickest is not None:
         return quickest
-    deeper = [smallest_peak(graph, levels=level) for level in range(1, _MOST_LEVELS + 1)]
+    deeper = [search.smallest_peak(levels=level) for level in range(1, _MOST_LEVELS + 1)]
     fitting = [cuts for cuts in deeper if cuts.peak_bytes <= room]
     return fitting[0] if fitting else min(deeper, key=lambda cuts: cuts.peak_bytes)
 
@@ -124,31 +146,13 @@ def _nested(model: Any, path: tuple[int, ...]) -> Any:
 
 def _of_sublayers(found: Sublayers) -> _Chosen:
     return _Chosen(
-        cut=[partial(cut_layer, layer) for layer in found.layers],
+        cuts=[partial(cut_layer, layer) for layer in found.layers],
         segments=len(found.layers),
         plain_bytes=found.plain_bytes,
         peak_bytes=found.peak_bytes,
         extra_time=found.extra_time,
         left_plain=found.left_plain,
     )
-
-
-def _apply(model: Any, chosen: _Chosen) -> Remat:
-    changes = ExitStack()
-    with changes:
-        for cut in chosen.cut:
-            changes.enter_context(cut(through_data=lambda: bool(getattr(model, "jit_compile", False))))
-        remat = Remat(
-            model,
-            segments=chosen.segments,
-            plain_bytes=chosen.plain_bytes,
-            peak_bytes=chosen.peak_bytes,
-            extra_time=chosen.extra_time,
-            left_plain=chosen.left_plain,
-            _changes=changes.pop_all(),
-        )
-    remember(remat)
-    return remat
 
 
 def _check(model: Any, budget_bytes: int | None, batch_size: int | None, levels: int) -> None:

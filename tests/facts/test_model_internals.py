@@ -80,6 +80,13 @@ def _use_them() -> dict[str, Any]:
     with internals.each_layer_call(around):
         sequential(tf.ones((1, 3)))
     seen["each"] = calls
+
+    def compiled() -> Any:
+        return tf.constant(internals.is_compiled_by_xla())
+
+    traces = [tf.function(compiled, jit_compile=jit, autograph=False) for jit in (True, False)]
+    inside = tf.function(traces[0], autograph=False)
+    seen["for xla"] = [bool(trace()) for trace in (*traces, inside)]
     return seen
 
 
@@ -110,4 +117,6 @@ def test_each_does_what_memfit_needs() -> None:
         # Draws without a seed need a generator that outlives the scope.
         "seed for good": True,
         "each": ["Sequential", "Dense"],
+        # XLA needs other ties between gradients: without this, nothing is saved there.
+        "for xla": [True, False, True],
     }

@@ -235,7 +235,8 @@ def _bad_inputs() -> dict[str, list[str]]:
     from keras import layers
 
     import memfit
-    from runs.rematted import functional
+    from memfit.rematerialise import base_bytes
+    from runs.rematted import functional, subclassed
 
     answers: dict[str, list[str]] = {}
 
@@ -264,12 +265,29 @@ def _bad_inputs() -> dict[str, list[str]]:
             x = layers.Lambda(lambda t: t + tf.random.normal(tf.shape(t)), name="raw", output_shape=(8,))(x)
     handle = memfit.remat(keras.Model(noisy_inputs, layers.Dense(1)(x)), batch_size=8192)
     answers["left plain"] = [*map(str, handle.left_plain[0]), str(handle.segments > 0)]
+
+    again = functional()
+    first = memfit.remat(again, batch_size=8192)
+    ask("refused the second time", again, budget="100KB", batch_size=4096)
+    answers["refused the second time"].append(str(vars(again)["_memfit_remat"] is first))
+    second = memfit.remat(again, batch_size=4096)
+    second.undo()
+    layered = subclassed()
+    whole = memfit.remat(layered, batch_size=8192)
+    halfway = base_bytes(layered, 8192) + (whole.plain_bytes + whole.peak_bytes) // 2
+    partly = memfit.remat(layered, batch_size=8192, budget=halfway)
+    answers["part of the layers"] = [str(0 < partly.segments < whole.segments)]
+    answers["again"] = [str("_run_through_graph" in vars(again)), str(second.segments == first.segments)]
     return answers
 
 
 def test_bad_input_is_answered_with_figures_and_changes_nothing() -> None:
     answers = run_limited(_bad_inputs, "4GiB")
-    kinds = {name: answer[0] for name, answer in answers.items() if name != "left plain"}
+    assert answers.pop("left plain") == ["raw", "it draws random numbers outside Keras", "True"]
+    assert answers.pop("part of the layers") == ["True"]
+    assert answers.pop("again") == ["False", "True"]
+    assert answers["refused the second time"][3:] == ["True"]
+    kinds = {name: answer[0] for name, answer in answers.items()}
     assert kinds == {
         "no model": "CannotRematerialise",
         "unbuilt": "CannotRematerialise",
@@ -278,11 +296,11 @@ def test_bad_input_is_answered_with_figures_and_changes_nothing() -> None:
         "tiny budget": "DoesNotFit",
         "levels": "CannotRematerialise",
         "open": "CannotRematerialise",
+        "refused the second time": "DoesNotFit",
     }
-    assert all("Try: " in answer[1] for name, answer in answers.items() if name != "left plain")
-    assert {answer[2] for name, answer in answers.items() if name != "left plain"} == {"unchanged"}
+    assert all("Try: " in answer[1] for answer in answers.values())
+    assert {answer[2] for answer in answers.values()} == {"unchanged"}
     assert "Smallest peak with rematerialisation" in answers["tiny budget"][1]
-    assert answers["left plain"] == ["raw", "it draws random numbers outside Keras", "True"]
 
 
 def _dense_net(*, remat: bool) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class Graph:
         return self.concrete(*inputs)
 
 
+def operations_so_far() -> int:
+    """How many operations the graph that is being traced has."""
+    return len(tf.compat.v1.get_default_graph().get_operations())
+
+
 def is_in_graph(tensor: Any, graph: Any) -> bool:
     """Whether a gradient (or None) is a tensor of this graph; with no graph, an eager one."""
     if tensor is None:

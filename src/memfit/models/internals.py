@@ -161,6 +161,13 @@ def is_recorded() -> bool:
     return bool(record.could_possibly_record())
 
 
+def is_compiled_by_xla() -> bool:
+    """Whether what is being traced is for XLA."""
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
 def built_shapes(model: Any) -> Any:
     """The shapes that a model was built with, where nothing else says them; None if it was not."""
     shapes = getattr(model, "_build_shapes_dict", None)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memfit.records import LayerGraph
+from memfit.spans import Span, contains, outermost
 
-Span = tuple[int, int]
 _Table = NDArray[np.float64]
 
 _STEPS = 40  # of a bisection
@@ -37,23 +37,26 @@ class Cuts:
     plain_cost: float
 
 
-def smallest_peak(graph: LayerGraph, *, levels: int = 1) -> Cuts:
-    """The cuts with the smallest peak, each call computed at most `levels` times more."""
-    tables = _Tables(graph)
-    inside, deeper = tables.alive, list[_Finer]()
-    for _ in range(levels - 1):
-        finer = _Finer(tables, inside)
-        deeper.append(finer)
-        inside = finer.alive
-    spans = _segments(tables, inside, 0, tables.count)
-    return _cuts(tables, _with_inner(tables, spans, deeper))
+class CutSearch:
+    """Looks for cuts of one model."""
 
+    def __init__(self, graph: LayerGraph) -> None:
+        self._tables = _Tables(graph)
+        self._finer: list[_Finer] = []  # one for each level that was looked at
 
-def least_time(graph: LayerGraph, peak_bytes: float) -> Cuts | None:
-    """The cuts that cost the least time at a peak of at most so many bytes; None where there are none."""
-    tables = _Tables(graph)
-    spans = _Quickest(tables, peak_bytes).spans()
-    return None if spans is None else _cuts(tables, spans)
+    def smallest_peak(self, *, levels: int = 1) -> Cuts:
+        """The cuts with the smallest peak, each call computed at most `levels` times more."""
+        tables = self._tables
+        while len(self._finer) < levels - 1:
+            self._finer.append(_Finer(tables, self._finer[-1].alive if self._finer else tables.alive))
+        finer = self._finer[: levels - 1]
+        spans = _segments(tables, finer[-1].alive if finer else tables.alive, 0, tables.count)
+        return _cuts(tables, _with_inner(spans, finer))
+
+    def least_time(self, peak_bytes: float) -> Cuts | None:
+        """The cuts that cost the least time at a peak of at most so many bytes; None where there are none."""
+        spans = _Quickest(self._tables, peak_bytes).spans()
+        return None if spans is None else _cuts(self._tables, spans)
 
 
 @dataclass
@@ -248,13 +251,14 @@ def _good_places(tables: _Tables) -> list[int]:
     return [0, *sorted(best.values()), tables.count]
 
 
-def _with_inner(tables: _Tables, spans: list[Span], deeper: list[_Finer]) -> list[Span]:
-    if not deeper:
+def _with_inner(spans: list[Span], finer: list[_Finer]) -> list[Span]:
+    """Segments, and those inside each."""
+    if not finer:
         return spans
     nested = list[Span]()
     for begin, end in spans:
-        inner = deeper[-1].segments(begin, end)
-        nested.extend([(begin, end), *_with_inner(tables, inner, deeper[:-1])])
+        inner = finer[-1].segments(begin, end)
+        nested.extend([(begin, end), *_with_inner(inner, finer[:-1])])
     return nested
 
 
@@ -274,14 +278,12 @@ def _peak(tables: _Tables, spans: list[Span], begin: int, end: int) -> float:
     """The peak of [begin, end) with these segments: what lies between them is plain."""
     kept = peak = 0.0
     place = begin
-    outermost = [s for s in spans if s != (begin, end) and begin <= s[0] and s[1] <= end]
-    outermost = [s for s in outermost if not any(o != s and o[0] <= s[0] and s[1] <= o[1] for o in outermost)]
-    for start, stop in [*outermost, (end, end)]:
+    for start, stop in [*outermost(spans, (begin, end)), (end, end)]:
         if start > place:
             peak = max(peak, kept + tables.alive[place, start])
             kept += tables.kept_plain[place, start]
         if stop > start:
-            inner = [s for s in spans if start <= s[0] and s[1] <= stop and s != (start, stop)]
+            inner = [span for span in spans if contains((start, stop), span)]
             peak = max(peak, kept + _peak(tables, inner, start, stop))
             kept += tables.kept[start, stop]
         place = stop

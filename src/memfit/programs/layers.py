@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from memfit.models import internals
 from memfit.models.calls import Call, Tensors, Wrap, calls_of, input_keys, output_keys
-from memfit.models.graphs import graph, why_not_repeatable
+from memfit.models.graphs import graph, operations_so_far, why_not_repeatable
 from memfit.models.scopes import Recording
 from memfit.programs.costs import cost_of
 from memfit.programs.liveness import Liveness, bytes_of
@@ -87,11 +87,11 @@ class _Tracing:
     def _run(self, call: Call, path: tuple[int, ...], tensors: Tensors, wrap: Wrap) -> None:
         given = [tensors[key] for key in call.inputs if isinstance(tensors[key], tf.Tensor)]
         one = _Traced(call, path, given)
-        start = _here()
+        start = operations_so_far()
         with tf.GradientTape() as one.tape:
             one.tape.watch(one.watched)
             call.run(tensors, wrap)
-        one.forward = range(start, _here())
+        one.forward = range(start, operations_so_far())
         one.weights = list(one.tape.watched_variables())
         one.outputs = [tensors[key] for key in call.outputs if isinstance(tensors[key], tf.Tensor)]
         self.calls.append(one)
@@ -100,7 +100,7 @@ class _Tracing:
         """The backward pass, call by call."""
         upstream = {id(output): tf.ones_like(output) for output in outputs if output.dtype.is_floating}
         for one in reversed(self.calls):
-            start = _here()
+            start = operations_so_far()
             reached = [output for output in one.outputs if id(output) in upstream]
             if reached:
                 found = one.tape.gradient(
@@ -115,11 +115,7 @@ class _Tracing:
                         upstream[id(tensor)] = dense if known is None else known + dense
                 self.gradients.extend(g for g in found[len(one.watched) :] if g is not None)
             one.tape = None
-            one.backward = range(start, _here())
-
-
-def _here() -> int:
-    return len(tf.compat.v1.get_default_graph().get_operations())
+            one.backward = range(start, operations_so_far())
 
 
 class _Reading:

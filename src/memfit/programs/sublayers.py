@@ -13,10 +13,12 @@ import keras
 import tensorflow as tf
 
 from memfit.models import internals
-from memfit.models.graphs import graph, why_not_repeatable
+from memfit.models.graphs import graph, operations_so_far, why_not_repeatable
 from memfit.models.scopes import Recording
 from memfit.programs.costs import cost_of
 from memfit.programs.liveness import Liveness, bytes_of
+
+_LeftPlain = tuple[tuple[str, str], ...]  # names of layers, and why
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Sublayers:
     plain_bytes: int
     peak_bytes: int
     extra_time: float
-    left_plain: tuple[tuple[str, str], ...]
+    left_plain: _LeftPlain
 
 
 @dataclass
@@ -39,28 +41,31 @@ class _LayerCall:
     inputs: list[Any] = field(default_factory=list)
 
 
-def sublayers_worth_cutting(model: Any, specs: Any) -> Sublayers:
-    """Trace a model on a batch like this, and choose the level of its layers with the smallest peak."""
+def sublayers_worth_cutting(model: Any, specs: Any, room: float | None) -> Sublayers:
+    """Trace a model on a batch like this, and choose the level of its layers with the smallest peak.
+
+    Given how many bytes activations and gradients may take: only as many layers as that takes.
+    """
     calls: list[_LayerCall] = []
     open_calls: list[_LayerCall] = []
     turn: list[int] = []
     gradients: list[Any] = []
 
     def around(layer: Any, call: Any, given: Any) -> Any:
-        one = _LayerCall(layer, len(open_calls), _here())
+        one = _LayerCall(layer, len(open_calls), operations_so_far())
         one.inputs = [leaf for leaf in keras.tree.flatten(given) if isinstance(leaf, tf.Tensor)]
         open_calls.append(one)
         try:
             return call()
         finally:
             open_calls.pop()
-            one.stop = _here()
+            one.stop = operations_so_far()
             calls.append(one)
 
     def passes(inputs: Any) -> None:
         with Recording(), internals.each_layer_call(around), tf.GradientTape() as tape:
             outputs = keras.tree.flatten(model(inputs, training=True))
-        turn.append(_here())
+        turn.append(operations_so_far())
         targets = [output for output in outputs if output.dtype.is_floating]
         found = tape.gradient(targets, [internals.backing_variable(w) for w in model.trainable_variables])
         gradients.extend(gradient for gradient in found if gradient is not None)
@@ -68,35 +73,70 @@ def sublayers_worth_cutting(model: Any, specs: Any) -> Sublayers:
     with internals.borrowed_global_seed():
         concrete = graph(passes).get_concrete_function(specs)
     operations = concrete.graph.get_operations()
-    return _best_level(calls, Liveness(operations, turn[0], gradients), operations)
+    return _Levels(calls, Liveness(operations, turn[0], gradients), operations).best(room)
 
 
-def _here() -> int:
-    return len(tf.compat.v1.get_default_graph().get_operations())
+class _Levels:
+    """Composite layers by how deep they lie in the model, and what it comes to if some are cut."""
 
+    def __init__(self, calls: list[_LayerCall], liveness: Liveness, operations: list[Any]) -> None:
+        self._liveness, self._operations = liveness, operations
+        self._saved = sum(liveness.saved_in(range(len(operations))).values())
+        self._working = max(liveness.working, default=0)
+        self._cost = sum(map(cost_of, operations[: liveness.turn]))
+        self._composite = [c for c in calls if c.depth > 0 and len(internals.all_layers(c.layer)) > 1]
+        self._freed: dict[int, dict[str, int]] = {}  # by call: what it no longer saves
 
-def _best_level(calls: list[_LayerCall], liveness: Liveness, operations: list[Any]) -> Sublayers:
-    composite = [c for c in calls if c.depth > 0 and len(internals.all_layers(c.layer)) > 1]
-    working = max(liveness.working, default=0)
-    total = sum(liveness.saved_in(range(len(operations))).values())
-    best = Sublayers([], total + working, total + working, 0.0, ())
-    for depth in sorted({call.depth for call in composite}):
-        level = [call for call in composite if call.depth == depth]
-        reasons = {c.layer.name: why_not_repeatable(operations[c.start : c.stop]) for c in level}
-        usable = [call for call in level if reasons[call.layer.name] is None]
-        inside = [liveness.saved_in(range(call.start, call.stop)) for call in usable]
-        freed = {name: size for found in inside for name, size in found.items()}
-        kept = {root.name: bytes_of(root) for call in usable for root in map(liveness.root, call.inputs)}
-        largest = max((sum(found.values()) for found in inside), default=0)
-        peak = total - sum(freed.values()) + sum(s for n, s in kept.items() if n in freed) + largest + working
-        if peak < best.peak_bytes:
-            costs = [sum(map(cost_of, operations[call.start : call.stop])) for call in usable]
-            whole = sum(map(cost_of, operations[: liveness.turn]))
-            best = Sublayers(
-                list({id(call.layer): call.layer for call in usable}.values()),
-                total + working,
-                peak,
-                sum(costs) / max(whole, 1e-12),
-                tuple((name, why) for name, why in reasons.items() if why is not None),
+    def best(self, room: float | None) -> Sublayers:
+        """The level with the smallest peak; with a budget, as few of its layers as that takes."""
+        best = self._outcome([], ())
+        for depth in sorted({call.depth for call in self._composite}):
+            level = [call for call in self._composite if call.depth == depth]
+            reasons = {c.layer.name: why_not_repeatable(self._operations[c.start : c.stop]) for c in level}
+            usable = [call for call in level if reasons[call.layer.name] is None]
+            left_plain = tuple((name, why) for name, why in reasons.items() if why is not None)
+            outcome = self._outcome(usable, left_plain)
+            if outcome.peak_bytes < best.peak_bytes:
+                best = self._fewest(usable, left_plain, room) if room is not None else outcome
+            if room is not None and best.peak_bytes <= room:
+                break
+        return best
+
+    def _fewest(self, calls: list[_LayerCall], left_plain: _LeftPlain, room: float) -> Sublayers:
+        """All of these, less what need not be cut to fit; what saves little for its time goes first."""
+        outcome = self._outcome(calls, left_plain)
+
+        def gain(layer: Any) -> float:
+            mine = [call for call in calls if call.layer is layer]
+            return sum(sum(self._freed_by(c).values()) for c in mine) / max(
+                sum(map(self._cost_of, mine)), 1e-12
             )
-    return best
+
+        for layer in sorted(outcome.layers, key=gain):
+            fewer = [call for call in calls if call.layer is not layer]
+            offered = self._outcome(fewer, left_plain)
+            if offered.peak_bytes <= room:
+                calls, outcome = fewer, offered
+        return outcome
+
+    def _outcome(self, calls: list[_LayerCall], left_plain: _LeftPlain) -> Sublayers:
+        liveness, inside = self._liveness, [self._freed_by(call) for call in calls]
+        freed = {name: size for found in inside for name, size in found.items()}
+        kept = {root.name: bytes_of(root) for call in calls for root in map(liveness.root, call.inputs)}
+        largest = max((sum(found.values()) for found in inside), default=0)
+        stays = self._saved - sum(freed.values()) + sum(s for n, s in kept.items() if n in freed)
+        return Sublayers(
+            layers=list({id(call.layer): call.layer for call in calls}.values()),
+            plain_bytes=self._saved + self._working,
+            peak_bytes=stays + largest + self._working,
+            extra_time=sum(map(self._cost_of, calls)) / max(self._cost, 1e-12),
+            left_plain=left_plain,
+        )
+
+    def _freed_by(self, call: _LayerCall) -> dict[str, int]:
+        if id(call) not in self._freed:
+            self._freed[id(call)] = self._liveness.saved_in(range(call.start, call.stop))
+        return self._freed[id(call)]
+
+    def _cost_of(self, call: _LayerCall) -> float:
+        return sum(map(cost_of, self._operations[call.start : call.stop]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,8 +15,7 @@ from memfit.models import internals
 from memfit.models.calls import Call, Wrap, calls_of, input_keys, output_keys
 from memfit.runs.keras_internals import overridden
 from memfit.runs.segments import Piece, Segment, compute_twice, run_pieces
-
-Span = tuple[int, int]
+from memfit.spans import Span, outermost
 
 # Under this name a model knows that it is rematerialised, and how.
 REMAT = "_memfit_remat"
@@ -40,11 +39,25 @@ class Remat:
     peak_bytes: int
     extra_time: float  # of the forward pass that is computed again: 1.0 is all of it once
     left_plain: tuple[tuple[str, str], ...]  # layers that cannot be computed twice, and why
-    _changes: ExitStack
+    _cuts: tuple[Callable[[], Any], ...]  # contexts in which a part of the model is cut
+    _changes: ExitStack = field(default_factory=ExitStack)
 
     def undo(self) -> None:
         """Let the model keep its activations again; weights and everything else stay."""
         self._changes.close()
+
+    def apply(self) -> Self:
+        """Cut the model; Keras traces its steps anew, now and when undone."""
+        attributes = vars(self.model)
+        with ExitStack() as changes:
+            for cut in self._cuts:
+                changes.enter_context(cut())
+            attributes[REMAT] = self
+            changes.callback(_forget_traces, self.model)
+            changes.callback(attributes.pop, REMAT, None)
+            _forget_traces(self.model)
+            self._changes.push(changes.pop_all())
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -55,13 +68,19 @@ class Remat:
         self.undo()
 
 
-def cut_functional(functional: Any, spans: Sequence[Span], *, through_data: Callable[[], bool]) -> Any:
+def remat_of(model: Any) -> Remat | None:
+    """How a model is rematerialised; None where it is not."""
+    found = vars(model).get(REMAT)
+    return found if isinstance(found, Remat) else None
+
+
+def cut_functional(functional: Any, spans: Sequence[Span]) -> Any:
     """A context in which a graph of layers runs with these segments."""
     calls = calls_of(functional)
     keys = output_keys(functional)
 
     def run(inputs: Any, wrap: Wrap) -> Any:
-        pieces = _pieces(calls, spans, (0, len(calls)), set(keys), through_data=through_data())
+        pieces = _pieces(calls, spans, (0, len(calls)), set(keys))
         tensors = dict(zip(input_keys(functional), keras.tree.flatten(inputs), strict=True))
         run_pieces(pieces, tensors, wrap)
         return keras.tree.pack_sequence_as(functional.output, [tensors[key] for key in keys])
@@ -69,7 +88,7 @@ def cut_functional(functional: Any, spans: Sequence[Span], *, through_data: Call
     return internals.instead_of_running_through(functional, run)
 
 
-def cut_layer(layer: Any, *, through_data: Callable[[], bool]) -> Any:
+def cut_layer(layer: Any) -> Any:
     """A context in which one layer is computed again in the backward pass."""
     call = layer.call
 
@@ -89,11 +108,7 @@ def cut_layer(layer: Any, *, through_data: Callable[[], bool]) -> Any:
             return [leaf for leaf in keras.tree.flatten(outputs) if isinstance(leaf, tf.Tensor)]
 
         tensors = compute_twice(
-            run,
-            run,
-            [leaves[place] for place in places],
-            layers=internals.all_layers(layer),
-            through_data=through_data(),
+            run, run, [leaves[place] for place in places], layers=internals.all_layers(layer)
         )
         remaining = iter(tensors)
         return keras.tree.map_structure(
@@ -103,36 +118,19 @@ def cut_layer(layer: Any, *, through_data: Callable[[], bool]) -> Any:
     return overridden(layer, "call", compute)
 
 
-def _pieces(
-    calls: list[Call], spans: Sequence[Span], within: Span, later: set[int], *, through_data: bool
-) -> list[Piece]:
+def _pieces(calls: list[Call], spans: Sequence[Span], within: Span, later: set[int]) -> list[Piece]:
     """Calls and segments of a span, in order; `later` are the tensors that are used after it."""
     pieces: list[Piece] = []
     place, end = within
-    for start, stop in [*_outermost(spans, within), (end, end)]:
+    for start, stop in [*outermost(spans, within), (end, end)]:
         pieces.extend(calls[place:start])
         if stop > start:
             after = later.union(key for call in calls[stop:end] for key in call.inputs)
-            inner = _pieces(calls, spans, (start, stop), after, through_data=through_data)
+            inner = _pieces(calls, spans, (start, stop), after)
             outputs = [key for call in calls[start:stop] for key in call.outputs if key in after]
-            pieces.append(Segment(inner, outputs=outputs, through_data=through_data))
+            pieces.append(Segment(inner, outputs=outputs))
         place = stop
     return pieces
-
-
-def _outermost(spans: Sequence[Span], within: Span) -> list[Span]:
-    """The spans strictly inside another that are in no third one."""
-    inside = [s for s in spans if within[0] <= s[0] and s[1] <= within[1] and s != within]
-    return [s for s in inside if not any(o != s and o[0] <= s[0] and s[1] <= o[1] for o in inside)]
-
-
-def remember(remat: Remat) -> None:
-    """Let the model know that it is rematerialised, and Keras trace its steps anew, now and when undone."""
-    model, changes = remat.model, remat._changes
-    vars(model)[REMAT] = remat
-    changes.callback(_forget_traces, model)
-    changes.callback(vars(model).pop, REMAT, None)
-    _forget_traces(model)
 
 
 def _forget_traces(model: Any) -> None:

@@ -23,14 +23,13 @@ Compute = Callable[[list[Any]], list[Any]]  # values -> outputs
 class Segment:
     """Calls of a model that are computed again together; some of its pieces may be segments themselves."""
 
-    def __init__(self, pieces: Sequence[Piece], *, outputs: Sequence[int], through_data: bool) -> None:
+    def __init__(self, pieces: Sequence[Piece], *, outputs: Sequence[int]) -> None:
         self._pieces = list(pieces)
         self.calls: list[Call] = [call for piece in pieces for call in calls_in(piece)]
         made = {key for call in self.calls for key in call.outputs}
         used = [key for call in self.calls for key in call.inputs]
         self._inputs = [key for key in dict.fromkeys(used) if key not in made]
         self._outputs = [key for key in outputs if key in made]
-        self._through_data = through_data
         self._layers = [layer for call in self.calls for layer in internals.all_layers(call.operation)]
 
     def run(self, tensors: Tensors, wrap: Wrap) -> None:
@@ -47,7 +46,6 @@ class Segment:
             lambda values: run(self._pieces, values),
             given,
             layers=self._layers,
-            through_data=self._through_data,
         )
         tensors.update(zip(self._outputs, returned, strict=True))
 
@@ -63,29 +61,26 @@ def run_pieces(pieces: Sequence[Piece], tensors: Tensors, wrap: Wrap) -> None:
         piece.run(tensors, wrap)
 
 
-def compute_twice(
-    first: Compute, again: Compute, given: list[Any], *, layers: list[Any], through_data: bool
-) -> list[Any]:
+def compute_twice(first: Compute, again: Compute, given: list[Any], *, layers: list[Any]) -> list[Any]:
     """What `first` returns for these values; for the gradient, `again` computes the same once more.
 
-    Both run only these Keras layers. With `through_data`, computing again waits for the gradients from above
-    by way of a number, since XLA does not heed control dependencies.
+    Both run only these Keras layers.
     """
     if not internals.is_recorded() or not all(isinstance(value, tf.Tensor) for value in given):
         return first(given)
-    return _Passage(first, again, given, layers, through_data=through_data).run()
+    return _Passage(first, again, given, layers).run()
 
 
 class _Passage:
     """One pass through a segment: forward now, and once more when its gradient is asked for."""
 
-    def __init__(
-        self, first: Compute, again: Compute, given: list[Any], layers: list[Any], *, through_data: bool
-    ) -> None:
+    def __init__(self, first: Compute, again: Compute, given: list[Any], layers: list[Any]) -> None:
         self._first, self._again = first, again
         self._given = given
         self._layers = layers
-        self._through_data = through_data
+        # XLA does not heed control dependencies: there, computing again waits for the gradients from above
+        # by way of a number.
+        self._through_data = internals.is_compiled_by_xla()
         self._masks = [internals.mask_of(value) for value in given]
         self._places = [place for place, value in enumerate(given) if _is_differentiable(value)]
         self._call_state = internals.CallState()

@@ -1,10 +1,10 @@
 """What rematerialisation saves and costs: activation peak and step time against the plain model.
 
 Both models run in one process on the same batch and take turns; the time is a median. The activation peak is
-the peak of a warm step less what is there before it and one copy of the gradients, a median too, each model in
-a process of its own: the gaps that another model leaves in the pool are none of its doing. Under XLA it is the
-temporary memory of XLA's own buffer assignment. The drift is the largest difference of any weight after
-20 steps: between rematerialised and plain, and between plain and plain on one thread.
+the peak of a warm step less what is there before it and one copy of the gradients: a median too, of a model
+alone in its process, because the gaps that another leaves in the pool are none of its doing. Under XLA it
+is the temporary memory of XLA's own buffer assignment. The drift is the largest difference of any weight
+after 20 steps: between rematerialised and plain, and between plain and plain on one thread.
 
 Name models to measure only those; the figures of the others stay as they were.
 """

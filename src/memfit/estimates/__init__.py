@@ -1,0 +1,1 @@
+"""Program -> Estimate: the executor and the allocator, simulated in plain Python."""

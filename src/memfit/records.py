@@ -308,3 +308,75 @@ class LayerGraph(Record):
     calls: tuple[LayerCall, ...]
     tensors: tuple[LayerTensor, ...]
     outputs: tuple[int, ...]
+
+
+OpRole = Literal[
+    "compute",  # makes its outputs in memory of their own
+    "alias",  # its outputs are its inputs under other names
+    "constant",  # is there from the first step on
+    "variable",  # a handle of a variable
+    "read",  # its output is what the variable of its first input holds
+    "assign",  # the variable of its first input holds its second input from now on
+    "update",  # changes the variable of its first input in place
+    "new_list",  # an empty list of tensors
+    "put",  # a list with one more tensor, its last input
+    "take",  # a tensor of a list
+    "fill",  # a list of the rows of a tensor
+    "call",  # runs another graph, as often as it says
+]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation: the tensors that it takes and makes, by number, and what it does to memory."""
+
+    kind: str  # TensorFlow's name of it
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()  # operations that have to be done before
+    role: OpRole = "compute"
+    reuses: tuple[int, ...] = ()  # positions of inputs whose memory its output can take
+    reusing: int = 0  # position of that output
+    scratch: tuple[int, ...] = ()  # bytes that it needs while it runs
+    seconds: float = 0.0
+    cheap: bool = False  # the executor runs it at once instead of handing it to a worker
+    variable: int | None = None
+    body: int | None = None  # the graph that it runs
+    times: int = 1
+    parallel: int = 1  # how many of those may run at a time
+    layer: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """Operations in an order in which they could run, and the bytes of all tensors."""
+
+    ops: tuple[Op, ...]
+    tensors: tuple[int, ...]
+    inputs: tuple[int, ...] = ()  # tensors that come from outside
+    outputs: tuple[int, ...] = ()  # tensors that are kept until the end
+
+
+VariableRole = Literal["weight", "optimizer", "other"]
+
+
+@dataclass(frozen=True)
+class ProgramVariable:
+    """A variable of a program."""
+
+    name: str
+    bytes: int
+    role: VariableRole
+
+
+@dataclass(frozen=True)
+class Program(Record):
+    """What a step does, at one batch size."""
+
+    batch_size: int
+    method: Literal["graph", "xla"]
+    variables: tuple[ProgramVariable, ...]
+    graph: OpGraph
+    bodies: tuple[OpGraph, ...] = ()  # of loops, branches and calls
+    left_out: tuple[str, ...] = ()  # what nobody knows about it

@@ -1,8 +1,8 @@
 """TensorFlow's allocator, best fit with coalescing (BFC), as a model: same requests, same bytes in use.
 
-Memory comes in regions, each at least twice as large as the one before. A region is cut into chunks; a request
-takes the smallest free chunk that holds it, and cuts it only where that leaves as much again or 128 MiB. What
-is not cut off counts as in use, so what is in use depends on everything that was requested before.
+Memory comes in regions, each at least twice as large as the one before. A region is cut into chunks; a
+request takes the smallest free chunk that holds it, and cuts it only where that leaves as much again or
+128 MiB. What is not cut off counts as in use, so what is in use depends on all requests before.
 """
 
 from __future__ import annotations

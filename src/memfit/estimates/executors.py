@@ -1,0 +1,500 @@
+"""TensorFlow's executor, simulated: what is in memory while a step runs.
+
+An operation starts when its inputs are there and a worker is free. A worker runs cheap operations at once,
+goes on with the last one that became ready, and leaves the others where idle workers find them. How long
+operations take is drawn at random around a guess, so that several simulations show what orders are possible.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from memfit.estimates.allocators import Allocator
+from memfit.records import Op, OpGraph, Program
+
+# What a tensor is in a simulation: a buffer (0 and up), a variable (-1 and down), or nothing in memory.
+Value = int | None
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What one simulated step came to."""
+
+    before_bytes: int
+    peak_bytes: int
+    requested_bytes: int  # the most that was asked for at a time, without what chunks are too large
+    holders: dict[tuple[str, str], int] = field(default_factory=dict)  # at the peak: bytes by kind and layer
+
+
+class Simulation:
+    """One process that runs the same step over and over."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        workers: int,
+        limit_bytes: int | None = None,
+        seed: int = 0,
+        spread: float = 1.0,
+    ) -> None:
+        self.memory = Allocator(limit_bytes)
+        self.wiring = _Wiring(program.graph)
+        self.bodies = [_Wiring(body) for body in program.bodies]
+        self.workers, self.spread = workers, spread
+        self.random = random.Random(seed)
+        self.buffers = _Buffers(self.memory)
+        self.variables = [self.buffers.new(v.bytes, (v.role, v.name)) for v in program.variables]
+        for buffer in self.variables:
+            self.buffers.uses[buffer] = 1
+        self._constants: dict[int, int] = {}
+
+    def step(self, *, holders_at: int | None = None) -> StepMemory:
+        """Run one step; where it comes to so many bytes, say who holds them."""
+        self.memory.forget_peak()
+        before = self.memory.used_bytes
+        self.buffers.watch(holders_at)
+        _Run(self).go()
+        return StepMemory(
+            before, self.memory.peak_bytes, self.buffers.most_requested_bytes, self.buffers.holders
+        )
+
+    def constant(self, op: Op, size: int) -> int:
+        """What a constant holds, from its first use on."""
+        if id(op) not in self._constants:
+            buffer = self.buffers.new(size, ("constant", op.layer))
+            self.buffers.uses[buffer] = 1
+            self._constants[id(op)] = buffer
+        return self._constants[id(op)]
+
+
+class _Buffers:
+    """Memory that tensors share: how many uses each has left."""
+
+    def __init__(self, memory: Allocator) -> None:
+        self._memory = memory
+        self.uses: list[int] = []
+        self._address: list[int | None] = []
+        self._owner: list[tuple[str, str]] = []
+        self._sizes: list[int] = []
+        self._items: dict[int, list[int]] = {}  # what lists of tensors hold
+        self._living: set[int] = set()
+        self.most_requested_bytes = 0
+        self.holders: dict[tuple[str, str], int] = {}
+        self._watched_bytes: int | None = None
+
+    def watch(self, used_bytes: int | None) -> None:
+        """Begin to look for the most that is requested and, when so much is in use, for who holds it."""
+        self.most_requested_bytes = self._memory.requested_bytes
+        self.holders, self._watched_bytes = {}, used_bytes
+
+    def new(self, size: int, owner: tuple[str, str]) -> int:
+        """A buffer without any use yet."""
+        buffer = self._add(self._memory.allocate(size), size, owner)
+        self._living.add(buffer)
+        self._look()
+        return buffer
+
+    def copy(self, buffer: int) -> int:
+        """Another buffer of the same size, with one use."""
+        other = self.new(self._sizes[buffer], self._owner[buffer])
+        self.uses[other] = 1
+        return other
+
+    def new_list(self, items: list[int]) -> int:
+        """A list of buffers; it is no memory itself."""
+        for item in items:
+            self.uses[item] += 1
+        buffer = self._add(None, 0, ("", ""))
+        self._items[buffer] = items
+        return buffer
+
+    def items(self, buffer: Value) -> list[int]:
+        """What a list holds."""
+        return self._items.get(buffer, []) if buffer is not None else []
+
+    def scratch(self, size: int) -> int:
+        """The address of memory that is nobody's output."""
+        address = self._memory.allocate(size)
+        self._look()
+        return address
+
+    def release(self, buffer: int) -> None:
+        """One use less; without any, the memory is free."""
+        self.uses[buffer] -= 1
+        if self.uses[buffer] == 0:
+            self.drop(buffer)
+
+    def drop(self, buffer: int) -> None:
+        """Give back what nobody uses."""
+        address = self._address[buffer]
+        if address is not None:
+            self._memory.free(address)
+            self._living.remove(buffer)
+        for item in self._items.pop(buffer, ()):
+            self.release(item)
+
+    def _add(self, address: int | None, size: int, owner: tuple[str, str]) -> int:
+        self.uses.append(0)
+        self._address.append(address)
+        self._sizes.append(size)
+        self._owner.append(owner)
+        return len(self.uses) - 1
+
+    def _look(self) -> None:
+        memory = self._memory
+        self.most_requested_bytes = max(self.most_requested_bytes, memory.requested_bytes)
+        if self._watched_bytes is None or memory.used_bytes < self._watched_bytes:
+            return
+        self._watched_bytes, self.holders = None, {}
+        for buffer in self._living:
+            address = self._address[buffer]
+            assert address is not None
+            owner = self._owner[buffer]
+            self.holders[owner] = self.holders.get(owner, 0) + memory.size_of(address)
+        self.holders["scratch", ""] = memory.used_bytes - sum(self.holders.values())
+
+
+class _Wiring:
+    """A graph with who uses what, made once."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.ops = graph.ops
+        self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions
+        self.followers: list[list[int]] = [[] for _ in graph.ops]
+        for number, op in enumerate(graph.ops):
+            for place, tensor in enumerate(op.inputs):
+                self.users[tensor].append((number, place))
+            for other in op.after:
+                self.followers[other].append(number)
+        self.places: dict[int, list[int]] = {}  # tensor -> positions among the outputs
+        for place, tensor in enumerate(graph.outputs):
+            self.places.setdefault(tensor, []).append(place)
+        self.uses = [len(users) + len(self.places.get(t, ())) for t, users in enumerate(self.users)]
+        # The inputs of a call pass one by one, so that it does not wait for all of them.
+        self.waiting = [len(op.after) + (0 if op.role == "call" else len(op.inputs)) for op in graph.ops]
+        self.roots = [n for n, op in enumerate(graph.ops) if op.role != "call" and self.waiting[n] == 0]
+
+
+class _Frame:
+    """A graph that is running: what its tensors are so far."""
+
+    __slots__ = ("call", "calls", "left", "turn", "values", "waiting", "wiring")
+
+    def __init__(self, wiring: _Wiring, call: _Call | None = None, turn: int = 0) -> None:
+        self.wiring = wiring
+        self.values: list[Value] = [None] * len(wiring.users)
+        self.waiting = wiring.waiting.copy()
+        self.left = len(wiring.ops) + len(wiring.graph.inputs)
+        self.call, self.turn = call, turn  # whose it is, and which time of a loop
+        self.calls: dict[int, _Call] = {}
+
+
+class _Call:
+    """An operation that runs another graph, once or in a loop; what goes in and out passes one by one."""
+
+    def __init__(self, frame: _Frame, number: int, wiring: _Wiring) -> None:
+        self.frame, self.number, self.wiring = frame, number, wiring
+        self.op = frame.wiring.ops[number]
+        self.is_open = frame.waiting[number] == 0
+        self.held: list[tuple[int, int, Value]] = []  # turns, positions and values that have to wait
+        self.frames: dict[int, _Frame] = {}
+        self.oldest = 0
+
+
+_Task = tuple[_Frame, int]
+
+
+class _Ready:
+    """What has become ready when an operation ended: cheap ones run at once, then the last other one."""
+
+    def __init__(self, inline: deque[_Task], queue: deque[_Task]) -> None:
+        self._inline, self._queue = inline, queue
+        self._last: _Task | None = None
+
+    def add(self, frame: _Frame, number: int) -> None:
+        task = (frame, number)
+        if frame.wiring.ops[number].cheap:
+            self._inline.append(task)
+            return
+        if self._last is not None:
+            self._queue.appendleft(self._last)
+        self._last = task
+
+    def settle(self) -> None:
+        if self._last is None:
+            return
+        if self._inline:
+            self._queue.appendleft(self._last)
+        else:
+            self._inline.append(self._last)
+
+
+class _Run:
+    """One step."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._buffers = simulation.buffers
+        self._random = simulation.random
+        self._clock = 0.0
+        self._started = 0
+        # When each ends, in which order they started, who runs it, what it is, what it makes and needs.
+        self._running: list[tuple[float, int, int, _Task, list[Value], list[int]]] = []
+        self._idle = list(range(simulation.workers))
+        self._inline: list[deque[_Task]] = [deque() for _ in self._idle]
+        self._queues: list[deque[_Task]] = [deque() for _ in self._idle]
+        self._kept: list[int] = []
+
+    def go(self) -> None:
+        """Run it to its end."""
+        frame = self._begin()
+        self._dispatch()
+        while self._running:
+            self._clock, _, worker, task, outputs, scratch = heapq.heappop(self._running)
+            self._finish(worker, task, outputs, scratch)
+            self._idle.append(worker)
+            self._dispatch()
+        assert frame.left == 0, f"{frame.left} operations wait for what never comes"
+        for buffer in self._kept:
+            self._buffers.release(buffer)
+
+    def _begin(self) -> _Frame:
+        frame = _Frame(self._simulation.wiring)
+        for root in frame.wiring.roots:
+            self._random.choice(self._queues).append((frame, root))
+        ready = _Ready(self._inline[0], self._queues[0])
+        for tensor in frame.wiring.graph.inputs:
+            value = self._buffers.new(frame.wiring.graph.tensors[tensor], ("data", ""))
+            self._buffers.uses[value] = 1
+            self._kept.append(value)
+            self._arrive(frame, tensor, value, ready)
+        ready.settle()
+        return frame
+
+    # Workers
+
+    def _dispatch(self) -> None:
+        """Give work to idle workers, to the one that has just become idle first."""
+        for worker in reversed(self._idle.copy()):
+            if self._work(worker):
+                self._idle.remove(worker)
+
+    def _work(self, worker: int) -> bool:
+        """Run cheap operations until there is one that takes time; False if there is nothing to do."""
+        inline = self._inline[worker]
+        while True:
+            task = inline.popleft() if inline else self._next_task(worker)
+            if task is None:
+                return False
+            frame, number = task
+            op = frame.wiring.ops[number]
+            outputs, scratch = self._start(frame, op)
+            if not op.cheap:
+                self._started += 1
+                ends = self._clock + op.seconds * math.exp(self._random.gauss(0.0, self._simulation.spread))
+                heapq.heappush(self._running, (ends, self._started, worker, task, outputs, scratch))
+                return True
+            self._finish(worker, task, outputs, scratch)
+
+    def _next_task(self, worker: int) -> _Task | None:
+        if self._queues[worker]:
+            return self._queues[worker].popleft()
+        return next((queue.pop() for queue in self._queues if queue), None)
+
+    # Operations
+
+    def _start(self, frame: _Frame, op: Op) -> tuple[list[Value], list[int]]:
+        """Take the memory that an operation needs: its outputs, and addresses of scratch."""
+        inputs = [frame.values[tensor] for tensor in op.inputs]
+        match op.role:
+            case "compute":
+                return self._compute(frame, op, inputs)
+            case "alias":
+                return inputs if len(op.outputs) == len(inputs) else inputs[:1] * len(op.outputs), []
+            case "constant":
+                size = frame.wiring.graph.tensors[op.outputs[0]]
+                return [self._simulation.constant(op, size) if size else None], []
+            case "variable":
+                return [_variable(op.variable or 0)], []
+            case "read" | "assign" | "update":
+                return self._with_variable(op, inputs)
+        return [self._with_list(op, inputs), *[None] * (len(op.outputs) - 1)], []
+
+    def _compute(self, frame: _Frame, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
+        buffers, sizes = self._buffers, frame.wiring.graph.tensors
+        outputs: list[Value] = [None] * len(op.outputs)
+        for place in op.reuses:
+            value = inputs[place]
+            if value is not None and value >= 0 and buffers.uses[value] == 1:
+                outputs[op.reusing] = value
+                break
+        for place, tensor in enumerate(op.outputs):
+            if outputs[place] is None and sizes[tensor]:
+                outputs[place] = buffers.new(sizes[tensor], (op.kind, op.layer))
+        return outputs, [buffers.scratch(size) for size in op.scratch]
+
+    def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
+        buffers, variables = self._buffers, self._simulation.variables
+        nothing: list[Value] = [None] * len(op.outputs)
+        handle = inputs[0]
+        if handle is None or handle >= 0:
+            return nothing, []
+        place = -1 - handle
+        held = variables[place]
+        if op.role == "read":
+            return [held], []
+        if op.role == "assign":
+            given = inputs[1]
+            if given is not None and given >= 0:
+                buffers.uses[given] += 1
+                variables[place] = given
+                buffers.release(held)
+        elif buffers.uses[held] > 1:  # somebody has read it and is not done
+            variables[place] = buffers.copy(held)
+            buffers.release(held)
+        return nothing, []
+
+    def _with_list(self, op: Op, inputs: list[Value]) -> Value:
+        buffers = self._buffers
+        if op.role == "new_list":
+            return buffers.new_list([])
+        if op.role == "fill":
+            rows = [buffers.new(op.scratch[0], (op.kind, op.layer)) for _ in range(op.times)]
+            return buffers.new_list(rows)
+        items = buffers.items(inputs[0])
+        if op.role == "take":
+            return items[-1] if items else None
+        assert op.role == "put", op.role
+        given = inputs[-1]
+        return buffers.new_list([*items, given] if given is not None and given >= 0 else list(items))
+
+    def _finish(self, worker: int, task: _Task, outputs: list[Value], scratch: list[int]) -> None:
+        """Pass an operation's outputs on, and let go of what it needed."""
+        frame, number = task
+        wiring, buffers = frame.wiring, self._buffers
+        op = wiring.ops[number]
+        for address in scratch:
+            self._simulation.memory.free(address)
+        made = {value for value in outputs if value is not None and value >= 0}
+        for tensor, value in zip(op.outputs, outputs, strict=True):
+            if value in made:
+                buffers.uses[value] += wiring.uses[tensor]
+        for tensor in op.inputs:
+            value = frame.values[tensor]
+            if value is not None and value >= 0:
+                buffers.release(value)
+                made.discard(value)
+        for value in made:
+            if buffers.uses[value] == 0:
+                buffers.drop(value)
+        ready = _Ready(self._inline[worker], self._queues[worker])
+        for tensor, value in zip(op.outputs, outputs, strict=True):
+            self._pass_on(frame, tensor, value, ready)
+        self._done(frame, number, ready)
+        ready.settle()
+
+    def _pass_on(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
+        """A tensor of a graph is there, and all its uses are counted."""
+        wiring = frame.wiring
+        frame.values[tensor] = value
+        for user, place in wiring.users[tensor]:
+            if wiring.ops[user].role == "call":
+                self._pass_in(self._call(frame, user), 0, place, value, ready)
+            else:
+                frame.waiting[user] -= 1
+                if frame.waiting[user] == 0:
+                    ready.add(frame, user)
+        for place in wiring.places.get(tensor, ()):
+            self._pass_out(frame, place, value, ready)
+
+    def _arrive(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
+        """A tensor comes from outside a graph."""
+        if value is not None and value >= 0:
+            self._buffers.uses[value] += frame.wiring.uses[tensor]
+        self._pass_on(frame, tensor, value, ready)
+        self._one_less(frame, ready)
+
+    def _done(self, frame: _Frame, number: int, ready: _Ready) -> None:
+        """An operation is done."""
+        for follower in frame.wiring.followers[number]:
+            frame.waiting[follower] -= 1
+            if frame.waiting[follower] == 0:
+                if frame.wiring.ops[follower].role == "call":
+                    self._open(self._call(frame, follower), ready)
+                else:
+                    ready.add(frame, follower)
+        self._one_less(frame, ready)
+
+    def _one_less(self, frame: _Frame, ready: _Ready) -> None:
+        frame.left -= 1
+        if frame.left == 0 and frame.call is not None:
+            self._ended(frame.call, ready)
+
+    # Calls and loops
+
+    def _call(self, frame: _Frame, number: int) -> _Call:
+        if number not in frame.calls:
+            body = frame.wiring.ops[number].body
+            assert body is not None
+            frame.calls[number] = _Call(frame, number, self._simulation.bodies[body])
+        return frame.calls[number]
+
+    def _open(self, call: _Call, ready: _Ready) -> None:
+        call.is_open = True
+        self._let_in(call, ready)
+
+    def _let_in(self, call: _Call, ready: _Ready) -> None:
+        held, call.held = call.held, []
+        for turn, place, value in held:
+            self._pass_in(call, turn, place, value, ready)
+
+    def _pass_in(self, call: _Call, turn: int, place: int, value: Value, ready: _Ready) -> None:
+        """Hand a value with one use to a turn of a call, as soon as that may run."""
+        if not call.is_open or turn - call.oldest >= call.op.parallel:
+            call.held.append((turn, place, value))
+            return
+        frame = call.frames.get(turn)
+        if frame is None:
+            frame = call.frames[turn] = _Frame(call.wiring, call, turn)
+            for root in call.wiring.roots:
+                ready.add(frame, root)
+        self._arrive(frame, call.wiring.graph.inputs[place], value, ready)
+        if value is not None and value >= 0:
+            self._buffers.release(value)
+
+    def _pass_out(self, frame: _Frame, place: int, value: Value, ready: _Ready) -> None:
+        """Hand an output with one use to the next turn, to whoever called, or keep it until the end."""
+        call = frame.call
+        if call is not None and frame.turn + 1 < call.op.times:
+            self._pass_in(call, frame.turn + 1, place, value, ready)
+            return
+        if call is not None and place < len(call.op.outputs):
+            tensor = call.op.outputs[place]
+            if value is not None and value >= 0:
+                self._buffers.uses[value] += call.frame.wiring.uses[tensor]
+            self._pass_on(call.frame, tensor, value, ready)
+        if value is not None and value >= 0:
+            if call is None:
+                self._kept.append(value)
+            else:
+                self._buffers.release(value)
+
+    def _ended(self, call: _Call, ready: _Ready) -> None:
+        """A turn is over: others may begin, and after the last the call is done."""
+        while call.oldest in call.frames and call.frames[call.oldest].left == 0:
+            del call.frames[call.oldest]
+            call.oldest += 1
+        if call.oldest == call.op.times:
+            self._done(call.frame, call.number, ready)
+        else:
+            self._let_in(call, ready)
+
+
+def _variable(number: int) -> Value:
+    return -1 - number

@@ -22,6 +22,8 @@ EXAMPLES: list[MemfitError] = [
     errors.BatchSizesDiffer([4, 5]),
     errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
     errors.CannotRematerialise("it has not been built", suggestion="model.build((None, 8))"),
+    errors.CannotEstimate("it was never built", suggestion="model.build((None, 8))"),
+    errors.InvalidBatchSize(0),
     errors.NothingToGain(2000, 1990, batch_size=32, left_plain=None),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
     errors.TornUpdate(2, 5),
@@ -69,6 +71,6 @@ def test_the_numbers_are_attributes() -> None:
 
 def test_exit_codes() -> None:
     codes = {type(error).__name__: error.exit_code for error in EXAMPLES}
-    assert codes["InvalidSize"] == codes["LargerThanMachine"] == 2
+    assert codes["InvalidSize"] == codes["LargerThanMachine"] == codes["InvalidBatchSize"] == 2
     assert codes["DoesNotFit"] == 3
     assert codes["TensorFlowMissing"] == codes["ChildFailed"] == 1

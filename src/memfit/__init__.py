@@ -23,17 +23,19 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import devices, errors
-    from memfit.api import fit, limit, protect, remat, step
+    from memfit.api import estimate, fit, limit, protect, remat, step
     from memfit.errors import MemfitError
-    from memfit.records import Budget, Run
+    from memfit.records import Budget, Estimate, Run
 
 __all__ = [
     "Budget",
+    "Estimate",
     "MemfitError",
     "Run",
     "__version__",
     "devices",
     "errors",
+    "estimate",
     "fit",
     "limit",
     "protect",
@@ -43,8 +45,10 @@ __all__ = [
 
 _HOMES = {
     "Budget": "memfit.records",
+    "Estimate": "memfit.records",
     "MemfitError": "memfit.errors",
     "Run": "memfit.records",
+    "estimate": "memfit.api",
     "fit": "memfit.api",
     "limit": "memfit.api",
     "protect": "memfit.api",

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
-from memfit.errors import InvalidMicroBatchSize, MemfitError
-from memfit.records import Budget, Doctor, Run
+from memfit.errors import InvalidBatchSize, InvalidMicroBatchSize, MemfitError
+from memfit.records import Budget, Doctor, Estimate, Run
 from memfit.units import format_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
 
-__all__ = ["examine", "fit", "limit", "protect", "remat", "step"]
+__all__ = ["estimate", "estimate_series", "examine", "fit", "limit", "protect", "remat", "step"]
 
 
 def fit(
@@ -126,6 +128,45 @@ def remat(
 
     budget_bytes = None if budget is None else find_budget(budget).budget_bytes
     return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
+
+
+def estimate(model: Any, batch_size: SupportsIndex, *, data: Any = None) -> Estimate:
+    """What a step of `model.fit` will need, known before it runs: nothing is computed, nothing changed.
+
+    `data`, a batch, a dataset or specs, says what the model leaves open; else shapes and types come from the
+    model and its loss. A model that is not compiled is taken as one with Adam and the mean squared error.
+
+    >>> memfit.estimate(model, batch_size=64).peak_bytes
+    604110848
+    """
+    (one,) = estimate_series(model, [batch_size], data=data)
+    return one
+
+
+def estimate_series(
+    model: Any, batch_sizes: Iterable[SupportsIndex], *, data: Any = None
+) -> Iterator[Estimate]:
+    """The same for several batch sizes, with one trace where that is possible."""
+    load_keras()
+    from memfit.estimates.peaks import estimate as simulate
+    from memfit.programs.training import train_step_of
+
+    sizes = [_checked_batch_size(size) for size in batch_sizes]
+    trace = train_step_of(model, data)
+    for size in sizes:
+        began = time.perf_counter()
+        found = simulate(trace.at(size))
+        yield replace(found, seconds=time.perf_counter() - began)
+
+
+def _checked_batch_size(size: SupportsIndex) -> int:
+    try:
+        number = operator.index(size)
+    except TypeError:
+        number = 0
+    if isinstance(size, bool) or number < 1:
+        raise InvalidBatchSize(size)
+    return number
 
 
 def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:

@@ -13,6 +13,8 @@ MemfitError
 ├── InvalidMicroBatchSize (ValueError)  not a number of samples
 ├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
 ├── CannotGuard                         training that memfit cannot guard exactly
+├── InvalidBatchSize (ValueError)       not a number of samples
+├── CannotEstimate                      a step whose memory nobody can know beforehand
 ├── CannotRematerialise                 a model that cannot be cut into segments
 │   └── NothingToGain                   ... because it would need as much memory as before
 ├── DoesNotFit                          not even the smallest step fits
@@ -223,6 +225,28 @@ class CannotRematerialise(MemfitError):
         self.reason = reason
         super().__init__(
             f"memfit cannot rematerialise this model: {reason}.", *details, suggestion=suggestion
+        )
+
+
+class CannotEstimate(MemfitError):
+    """A step whose memory nobody can know beforehand; nothing has been changed."""
+
+    def __init__(self, reason: str, *details: str, suggestion: str) -> None:
+        self.reason = reason
+        super().__init__(f"memfit cannot estimate this step: {reason}.", *details, suggestion=suggestion)
+
+
+class InvalidBatchSize(MemfitError, ValueError):
+    """Not a number of samples."""
+
+    exit_code = 2
+
+    def __init__(self, received: object) -> None:
+        self.received = received
+        super().__init__(
+            f"{received!r} is not a batch size.",
+            f"Expected a whole number of at least 1, received {received!r}.",
+            suggestion="memfit.estimate(model, batch_size=32)",
         )
 
 

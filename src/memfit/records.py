@@ -321,6 +321,7 @@ OpRole = Literal[
     "new_list",  # an empty list of tensors
     "put",  # a list with one more tensor, its last input
     "take",  # a tensor of a list
+    "pop",  # a list without its last tensor, and that tensor
     "fill",  # a list of the rows of a tensor
     "call",  # runs another graph, as often as it says
 ]
@@ -331,6 +332,7 @@ class Op:
     """One operation: the tensors that it takes and makes, by number, and what it does to memory."""
 
     kind: str  # TensorFlow's name of it
+    name: str = ""
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     after: tuple[int, ...] = ()  # operations that have to be done before
@@ -344,8 +346,8 @@ class Op:
     body: int | None = None  # the graph that it runs
     times: int = 1
     parallel: int = 1  # how many of those may run at a time
+    part: Literal["activations", "gradients"] = "activations"  # what its outputs count as
     layer: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -368,6 +370,7 @@ class ProgramVariable:
     name: str
     bytes: int
     role: VariableRole
+    layer: str = ""
 
 
 @dataclass(frozen=True)
@@ -380,3 +383,38 @@ class Program(Record):
     graph: OpGraph
     bodies: tuple[OpGraph, ...] = ()  # of loops, branches and calls
     left_out: tuple[str, ...] = ()  # what nobody knows about it
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is in memory at the peak of a step."""
+
+    weights_bytes: int = 0  # and all other variables of the model, and constants
+    gradients_bytes: int = 0  # all that the backward pass and the update have computed
+    optimizer_bytes: int = 0
+    activations_bytes: int = 0  # all that the forward pass has computed
+    scratch_bytes: int = 0  # what kernels need while they run
+    allocator_bytes: int = 0  # what the allocator hands out beyond what was asked for
+    data_bytes: int = 0  # the batch
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """What a layer holds at the peak of a step."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Estimate(Record):
+    """What a step will need, known before it runs."""
+
+    batch_size: int
+    method: Literal["graph", "xla"]
+    peak_bytes: int  # expected of a warm step, weights and optimizer included, as the allocator counts it
+    safe_bytes: int  # what a run stays under
+    parts: Parts
+    layers: tuple[LayerBytes, ...]  # the largest first
+    left_out: tuple[str, ...] = ()
+    seconds: float = 0.0

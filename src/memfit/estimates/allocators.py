@@ -30,13 +30,12 @@ class Allocator:
         self.used_bytes = 0
         self.peak_bytes = 0
         self.region_bytes = 0
-        self.requested_bytes = 0  # of what is in use, without what chunks are too large
         self._limit = limit_bytes
         self._next_region = min(_FIRST_REGION, limit_bytes or _FIRST_REGION)
         self._lowest = 0  # addresses of new regions go down, as those of the system's do
         self._free: list[tuple[int, int]] = []  # size and address
         self._size: dict[int, int] = {}
-        self._used: dict[int, int] = {}  # what was requested of chunks in use
+        self._used: set[int] = set()
         self._before: dict[int, int | None] = {}  # neighbours in the same region
         self._after: dict[int, int | None] = {}
 
@@ -51,15 +50,14 @@ class Allocator:
         if found >= 2 * rounded or found - rounded >= _MOST_UNUSED:
             self._cut(address, rounded)
             found = rounded
-        self._used[address] = rounded
-        self.requested_bytes += rounded
+        self._used.add(address)
         self.used_bytes += found
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return address
 
     def free(self, address: int) -> None:
         """Give a chunk back; it joins free neighbours."""
-        self.requested_bytes -= self._used.pop(address)
+        self._used.remove(address)
         self.used_bytes -= self._size[address]
         after = self._after[address]
         if after is not None and after not in self._used:
@@ -71,10 +69,6 @@ class Allocator:
             self._join(before, address)
             address = before
         insort(self._free, (self._size[address], address))
-
-    def size_of(self, address: int) -> int:
-        """The bytes of the chunk at an address."""
-        return self._size[address]
 
     def forget_peak(self) -> None:
         """Let the peak begin at what is in use."""

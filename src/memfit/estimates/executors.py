@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from memfit.estimates.allocators import Allocator
 from memfit.records import Op, OpGraph, Program
 
+_PARTS = {"weight": "weights", "optimizer": "optimizer", "other": "weights"}  # of variables
+
 # What a tensor is in a simulation: a buffer (0 and up), a variable (-1 and down), or nothing in memory.
 Value = int | None
+Owner = tuple[str, str]  # a part of an estimate, and a layer
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,7 @@ class StepMemory:
 
     before_bytes: int
     peak_bytes: int
-    requested_bytes: int  # the most that was asked for at a time, without what chunks are too large
-    holders: dict[tuple[str, str], int] = field(default_factory=dict)  # at the peak: bytes by kind and layer
+    holders: dict[Owner, int] = field(default_factory=dict)  # who had asked for how many bytes, if watched
 
 
 class Simulation:
@@ -48,7 +50,7 @@ class Simulation:
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)
         self.buffers = _Buffers(self.memory)
-        self.variables = [self.buffers.new(v.bytes, (v.role, v.name)) for v in program.variables]
+        self.variables = [self.buffers.new(v.bytes, (_PARTS[v.role], v.layer)) for v in program.variables]
         for buffer in self.variables:
             self.buffers.uses[buffer] = 1
         self._constants: dict[int, int] = {}
@@ -59,14 +61,12 @@ class Simulation:
         before = self.memory.used_bytes
         self.buffers.watch(holders_at)
         _Run(self).go()
-        return StepMemory(
-            before, self.memory.peak_bytes, self.buffers.most_requested_bytes, self.buffers.holders
-        )
+        return StepMemory(before, self.memory.peak_bytes, self.buffers.holders)
 
     def constant(self, op: Op, size: int) -> int:
         """What a constant holds, from its first use on."""
         if id(op) not in self._constants:
-            buffer = self.buffers.new(size, ("constant", op.layer))
+            buffer = self.buffers.new(size, ("weights", op.layer))
             self.buffers.uses[buffer] = 1
             self._constants[id(op)] = buffer
         return self._constants[id(op)]
@@ -79,20 +79,19 @@ class _Buffers:
         self._memory = memory
         self.uses: list[int] = []
         self._address: list[int | None] = []
-        self._owner: list[tuple[str, str]] = []
+        self._owner: list[Owner] = []
         self._sizes: list[int] = []
         self._items: dict[int, list[int]] = {}  # what lists of tensors hold
         self._living: set[int] = set()
-        self.most_requested_bytes = 0
-        self.holders: dict[tuple[str, str], int] = {}
+        self._scratch: dict[int, int] = {}
+        self.holders: dict[Owner, int] = {}
         self._watched_bytes: int | None = None
 
     def watch(self, used_bytes: int | None) -> None:
-        """Begin to look for the most that is requested and, when so much is in use, for who holds it."""
-        self.most_requested_bytes = self._memory.requested_bytes
+        """Look for who holds what as soon as so much is in use."""
         self.holders, self._watched_bytes = {}, used_bytes
 
-    def new(self, size: int, owner: tuple[str, str]) -> int:
+    def new(self, size: int, owner: Owner) -> int:
         """A buffer without any use yet."""
         buffer = self._add(self._memory.allocate(size), size, owner)
         self._living.add(buffer)
@@ -117,11 +116,47 @@ class _Buffers:
         """What a list holds."""
         return self._items.get(buffer, []) if buffer is not None else []
 
+    def put(self, buffer: Value, item: Value) -> int:
+        """A list with one more item."""
+        other = self._as_list_of_its_own(buffer)
+        if item is not None and item >= 0:
+            self.uses[item] += 1
+            self._items[other].append(item)
+        return other
+
+    def popped(self, buffer: Value) -> tuple[int, Value]:
+        """A list without its last item, and that item, which lives as long as the old list or a use."""
+        if not self.items(buffer):
+            return self.new_list([]), None
+        assert buffer is not None
+        rest = self._as_list_of_its_own(buffer)
+        last = self._items[rest].pop()
+        if self._items[buffer]:  # the old list lives on, with an item of its own
+            self.uses[last] -= 1
+        else:
+            self._items[buffer].append(last)
+        return rest, last
+
+    def _as_list_of_its_own(self, buffer: Value) -> int:
+        """The same items in a new list; they are taken over where nobody else uses the old one."""
+        if buffer is not None and buffer in self._items and self.uses[buffer] == 1:
+            items, self._items[buffer] = self._items[buffer], []
+            other = self._add(None, 0, ("", ""))
+            self._items[other] = items
+            return other
+        return self.new_list(list(self.items(buffer)))
+
     def scratch(self, size: int) -> int:
         """The address of memory that is nobody's output."""
         address = self._memory.allocate(size)
+        self._scratch[address] = size
         self._look()
         return address
+
+    def free_scratch(self, address: int) -> None:
+        """Give it back."""
+        del self._scratch[address]
+        self._memory.free(address)
 
     def release(self, buffer: int) -> None:
         """One use less; without any, the memory is free."""
@@ -138,7 +173,7 @@ class _Buffers:
         for item in self._items.pop(buffer, ()):
             self.release(item)
 
-    def _add(self, address: int | None, size: int, owner: tuple[str, str]) -> int:
+    def _add(self, address: int | None, size: int, owner: Owner) -> int:
         self.uses.append(0)
         self._address.append(address)
         self._sizes.append(size)
@@ -147,16 +182,14 @@ class _Buffers:
 
     def _look(self) -> None:
         memory = self._memory
-        self.most_requested_bytes = max(self.most_requested_bytes, memory.requested_bytes)
         if self._watched_bytes is None or memory.used_bytes < self._watched_bytes:
             return
         self._watched_bytes, self.holders = None, {}
         for buffer in self._living:
-            address = self._address[buffer]
-            assert address is not None
             owner = self._owner[buffer]
-            self.holders[owner] = self.holders.get(owner, 0) + memory.size_of(address)
-        self.holders["scratch", ""] = memory.used_bytes - sum(self.holders.values())
+            self.holders[owner] = self.holders.get(owner, 0) + self._sizes[buffer]
+        self.holders["scratch", ""] = sum(self._scratch.values())
+        self.holders["allocator", ""] = memory.used_bytes - sum(self.holders.values())
 
 
 class _Wiring:
@@ -272,8 +305,8 @@ class _Run:
         for tensor in frame.wiring.graph.inputs:
             value = self._buffers.new(frame.wiring.graph.tensors[tensor], ("data", ""))
             self._buffers.uses[value] = 1
-            self._kept.append(value)
             self._arrive(frame, tensor, value, ready)
+            self._buffers.release(value)
         ready.settle()
         return frame
 
@@ -324,7 +357,10 @@ class _Run:
                 return [_variable(op.variable or 0)], []
             case "read" | "assign" | "update":
                 return self._with_variable(op, inputs)
-        return [self._with_list(op, inputs), *[None] * (len(op.outputs) - 1)], []
+            case "pop":
+                rest, last = self._buffers.popped(inputs[0])
+                return [rest, last], []
+        return [self._with_list(op, inputs)], []
 
     def _compute(self, frame: _Frame, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
         buffers, sizes = self._buffers, frame.wiring.graph.tensors
@@ -336,7 +372,7 @@ class _Run:
                 break
         for place, tensor in enumerate(op.outputs):
             if outputs[place] is None and sizes[tensor]:
-                outputs[place] = buffers.new(sizes[tensor], (op.kind, op.layer))
+                outputs[place] = buffers.new(sizes[tensor], (op.part, op.layer))
         return outputs, [buffers.scratch(size) for size in op.scratch]
 
     def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
@@ -365,14 +401,13 @@ class _Run:
         if op.role == "new_list":
             return buffers.new_list([])
         if op.role == "fill":
-            rows = [buffers.new(op.scratch[0], (op.kind, op.layer)) for _ in range(op.times)]
+            rows = [buffers.new(op.scratch[0], (op.part, op.layer)) for _ in range(op.times)]
             return buffers.new_list(rows)
-        items = buffers.items(inputs[0])
         if op.role == "take":
+            items = buffers.items(inputs[0])
             return items[-1] if items else None
         assert op.role == "put", op.role
-        given = inputs[-1]
-        return buffers.new_list([*items, given] if given is not None and given >= 0 else list(items))
+        return buffers.put(inputs[0], inputs[-1])
 
     def _finish(self, worker: int, task: _Task, outputs: list[Value], scratch: list[int]) -> None:
         """Pass an operation's outputs on, and let go of what it needed."""
@@ -380,7 +415,7 @@ class _Run:
         wiring, buffers = frame.wiring, self._buffers
         op = wiring.ops[number]
         for address in scratch:
-            self._simulation.memory.free(address)
+            buffers.free_scratch(address)
         made = {value for value in outputs if value is not None and value >= 0}
         for tensor, value in zip(op.outputs, outputs, strict=True):
             if value in made:

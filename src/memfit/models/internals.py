@@ -180,6 +180,37 @@ def optimizer_variables(model: Any) -> list[Any]:
     return [] if optimizer is None else list(optimizer.variables)
 
 
+def build_everything(model: Any, batch: Any) -> None:
+    """Create all variables of model, loss, metrics and optimizer from the shapes of a batch.
+
+    The batch dimension stays open: a model that is built now must take batches of every size later.
+    """
+
+    def symbolic(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        sparse = isinstance(leaf, tf.SparseTensor)
+        return keras.KerasTensor((None, *leaf.shape[1:]), leaf.dtype, sparse=sparse)
+
+    model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
+
+
+def compiled_parts(model: Any) -> tuple[Any, ...]:
+    """What `compile` replaces: optimizer, losses and metrics, and what it was given."""
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "compiled")
+    return tuple(getattr(model, name, None) for name in names)
+
+
+def with_inner(optimizer: Any) -> list[Any]:
+    """An optimizer and the one inside it, if there is one; empty without an optimizer."""
+    return [one for one in (optimizer, getattr(optimizer, "inner_optimizer", None)) if one is not None]
+
+
+def tracker_of(owner: Any) -> Any:
+    """What notes which variables and layers an object of Keras has; None where there is none."""
+    return vars(owner).get("_tracker")
+
+
 @contextmanager
 def each_layer_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Iterator[None]:
     """Hand every call of a layer to `around(layer, call, inputs)`, which makes the call."""

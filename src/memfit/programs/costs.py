@@ -27,14 +27,24 @@ def cost_of(operation: Any) -> float:
 
 def _flops(operation: Any) -> float:
     """Multiplications and additions of what multiplies matrices."""
-    if operation.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
-        kernel = [size or 1 for size in operation.inputs[1].shape]
-        each = prod(kernel[:-1]) if operation.type != "DepthwiseConv2dNative" else prod(kernel[:-2])
-        return 2.0 * float(_count(operation.outputs[0]) * each)
+    if operation.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
+        kernel, made = _kernel_and_output(operation)
+        sizes = [size or 1 for size in kernel.shape]
+        each = prod(sizes[:-2]) if operation.type.startswith("Depthwise") else prod(sizes[:-1])
+        return 2.0 * float(_count(made) * each)
     if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "Einsum"):
         left, right, made = (_count(t) for t in (*operation.inputs[:2], operation.outputs[0]))
         return 2.0 * math.sqrt(left * right * made)
     return 0.0
+
+
+def _kernel_and_output(operation: Any) -> tuple[Any, Any]:
+    """The kernel of a convolution and what its forward pass makes, whichever of its three parts this is."""
+    if "BackpropFilter" in operation.type:
+        return operation.outputs[0], operation.inputs[2]
+    if "BackpropInput" in operation.type:
+        return operation.inputs[1], operation.inputs[2]
+    return operation.inputs[1], operation.outputs[0]
 
 
 def _count(tensor: Any) -> int:

@@ -14,9 +14,13 @@ import keras
 import tensorflow as tf
 
 from memfit.models.internals import backing_variable as backing_variable
+from memfit.models.internals import build_everything as build_everything
+from memfit.models.internals import compiled_parts as compiled_parts
 from memfit.models.internals import mask_of as mask_of
 from memfit.models.internals import overridden as overridden
 from memfit.models.internals import replaced as replaced
+from memfit.models.internals import with_inner as with_inner
+from memfit.models.snapshots import Snapshot
 
 
 class StagedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped
@@ -61,21 +65,6 @@ def outside_scopes() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
-
-
-def build_everything(model: Any, batch: tuple[Any, Any, Any]) -> None:
-    """Create all variables of model, loss, metrics and optimizer from the shapes of a batch.
-
-    The batch dimension stays open: a model that is built now must take batches of every size later.
-    """
-
-    def symbolic(leaf: Any) -> Any:
-        if leaf is None:
-            return None
-        sparse = isinstance(leaf, tf.SparseTensor)
-        return keras.KerasTensor((None, *leaf.shape[1:]), leaf.dtype, sparse=sparse)
-
-    model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
 
 
 def is_built(model: Any, *, trains: bool, evaluates: bool) -> bool:
@@ -169,23 +158,14 @@ def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
     return data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
 
 
-def compiled_parts(model: Any) -> tuple[Any, ...]:
-    """What `compile` replaces."""
-    names = ("optimizer", "_compile_loss", "_compile_metrics", "compiled")
-    return tuple(getattr(model, name, None) for name in names)
-
-
 @contextmanager
 def optimizers_kept_whole(model: Any) -> Iterator[None]:
     """Leave no optimizer half built: if its slots do not fit, it is as if nobody had begun."""
-    before = [
-        (optimizer, _attributes(optimizer)) for optimizer in optimizers_of(model) if not optimizer.built
-    ]
+    before = Snapshot(optimizer for optimizer in optimizers_of(model) if not optimizer.built)
     try:
         yield
     except BaseException:
-        for optimizer, attributes in before:
-            _put_back(optimizer, attributes)
+        before.restore()
         raise
 
 
@@ -193,32 +173,6 @@ def optimizers_of(model: Any) -> list[Any]:
     """The optimizers that a model holds as attributes, and those inside them."""
     held = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
     return [one for optimizer in held for one in with_inner(optimizer)]
-
-
-def with_inner(optimizer: Any) -> list[Any]:
-    """An optimizer and the one inside it, if there is one; empty without an optimizer."""
-    return [one for one in (optimizer, getattr(optimizer, "inner_optimizer", None)) if one is not None]
-
-
-def _attributes(optimizer: Any) -> dict[str, Any]:
-    """What an optimizer consists of; lists and tracked ids by value, since building extends them in place."""
-    attributes = {name: (value, _copy(value)) for name, value in vars(optimizer).items()}
-    attributes[""] = (None, {name: set(ids) for name, ids in optimizer._tracker.stored_ids.items()})
-    return attributes
-
-
-def _copy(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else None
-
-
-def _put_back(optimizer: Any, attributes: dict[str, Any]) -> None:
-    _, tracked = attributes.pop("")
-    optimizer._tracker.stored_ids.update(tracked)
-    vars(optimizer).clear()
-    for name, (value, items) in attributes.items():
-        if items is not None:
-            value[:] = items
-        vars(optimizer)[name] = value
 
 
 def strategy_of(model: Any) -> Any:

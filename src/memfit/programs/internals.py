@@ -1,0 +1,85 @@
+"""Every private name of TensorFlow that reading a program relies on.
+
+`tests/facts/test_program_internals.py` says for each what breaks if it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+
+def optimised(graph: Any, graph_def: Any, keep: list[str]) -> Any:
+    """A GraphDef as TensorFlow's graph optimiser leaves it; nothing is run. `keep` names what has to stay."""
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    meta_graph.graph_def.CopyFrom(graph_def)
+    meta_graph.graph_def.versions.CopyFrom(graph.graph_def_versions)
+    meta_graph.collection_def["train_op"].node_list.value.extend(keep)
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False)
+
+
+def body_graph_def(function_def: Any, shapes: list[Any], library: Any) -> tuple[Any, list[str]]:
+    """The GraphDef of a function in a library, and the names of the tensors that it returns."""
+    from tensorflow.python.framework import function_def_to_graph
+
+    graph_def, names = function_def_to_graph.function_def_to_graph_def(function_def, shapes)
+    known = {function.signature.name for function in graph_def.library.function}
+    graph_def.library.function.extend(f for f in library.function if f.signature.name not in known)
+    returned = [names[function_def.ret[arg.name]] for arg in function_def.signature.output_arg]
+    return graph_def, returned
+
+
+@contextmanager
+def variables_without_memory() -> Iterator[None]:
+    """Let variables be created that have a shape and no value: they take no memory and can only be traced."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    def create(_next: Any, **options: Any) -> Any:
+        value, shape, dtype = (options.get(name) for name in ("initial_value", "shape", "dtype"))
+        if callable(value):
+            specs = tf.function(value, autograph=False).get_concrete_function().structured_outputs
+            shape, dtype = shape or specs.shape, dtype or specs.dtype
+        elif value is not None:
+            value = tf.convert_to_tensor(value, dtype)
+            shape, dtype = shape or value.shape, dtype or value.dtype
+        return resource_variable_ops.UninitializedVariable(
+            shape=shape, dtype=dtype, trainable=options.get("trainable"), name=options.get("name")
+        )
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def handles_by_name(graph: Any) -> dict[str, Any]:
+    """The variable behind each placeholder of a traced graph that stands for one."""
+    variables = {id(variable.handle): variable for variable in graph.variables}
+    return {
+        inside.op.name: variables[id(outside)]
+        for outside, inside in graph.captures
+        if id(outside) in variables
+    }
+
+
+def temporary_bytes(hlo: bytes) -> tuple[int, int]:
+    """What a program that XLA has compiled needs besides its arguments: temporary memory, and new outputs."""
+    from tensorflow.compiler.xla.service import hlo_pb2
+
+    proto = hlo_pb2.HloProto()
+    proto.ParseFromString(hlo)
+    temporary = outputs = 0
+    for allocation in proto.buffer_assignment.buffer_allocations:
+        if allocation.is_thread_local or allocation.is_constant or allocation.is_entry_computation_parameter:
+            continue
+        if allocation.maybe_live_out:
+            outputs += allocation.size
+        else:
+            temporary += allocation.size
+    return temporary, outputs

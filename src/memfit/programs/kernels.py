@@ -1,0 +1,222 @@
+"""What TensorFlow's kernels on a CPU do to memory: whose output can take an input's place, who needs scratch.
+
+Everything here is about the default kernels without oneDNN. Formulas are those of the kernels' own code;
+`benchmarks/estimate.py` checks them against allocations that were really made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from memfit.records import OpRole
+
+Shape = tuple[int, ...]
+
+_ROLES: dict[str, OpRole] = {
+    **dict.fromkeys(
+        (
+            "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot",
+            "CheckNumerics", "EnsureShape", "Bitcast", "IdentityN",
+        ),
+        "alias",
+    ),
+    **dict.fromkeys(("Const", "HostConst"), "constant"),
+    "VarHandleOp": "variable",
+    "ReadVariableOp": "read",
+    "AssignVariableOp": "assign",
+    **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp"), "update"),
+    **dict.fromkeys(("TensorListReserve", "EmptyTensorList"), "new_list"),
+    **dict.fromkeys(("TensorListSetItem", "TensorListPushBack"), "put"),
+    "TensorListGetItem": "take",
+    "TensorListPopBack": "pop",
+    "TensorListFromTensor": "fill",
+}  # fmt: skip
+_UPDATES = ("ResourceApply", "ResourceScatter", "ResourceSparseApply")
+
+# Element by element: the output can take the memory of an input of the same shape that nobody else needs.
+_UNARY = frozenset({
+    "Relu", "Relu6", "Elu", "Selu", "Sigmoid", "Tanh", "Exp", "Log", "Log1p", "Sqrt", "Rsqrt", "Square",
+    "Neg", "Abs", "Erf", "Erfc", "Softplus", "Reciprocal", "Inv", "Sin", "Cos", "Floor", "Ceil", "Sign",
+    "Softmax", "LogSoftmax", "BiasAdd", "LeakyRelu", "LogicalNot", "Round", "Expm1", "ClipByValue",
+    "ZerosLike", "Softsign",
+})  # fmt: skip
+_BINARY = frozenset({
+    "Add", "AddV2", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Pow",
+    "SquaredDifference", "MulNoNan", "Xdivy", "Xlogy", "FloorDiv", "FloorMod", "Mod", "LogicalAnd",
+    "LogicalOr", "Atan2", "ReluGrad", "Relu6Grad", "EluGrad", "SeluGrad", "SigmoidGrad", "TanhGrad",
+    "SqrtGrad", "RsqrtGrad", "InvGrad", "ReciprocalGrad", "SoftplusGrad", "SoftsignGrad", "LeakyReluGrad",
+    "AddN",
+})  # fmt: skip
+_REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"})
+
+# The executor runs these at once. They say of themselves that they are not expensive.
+_CHEAP = frozenset({
+    "Const", "HostConst", "Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "ReadVariableOp",
+    "Shape", "ShapeN", "Size", "Rank", "NoOp", "Placeholder", "VarHandleOp", "StopGradient",
+    "PreventGradient", "AssignVariableOp", "BroadcastGradientArgs", "VariableShape", "EnsureShape",
+    "Bitcast", "CheckNumerics", "StatelessRandomGetKeyCounter", "TensorListGetItem", "TensorListSetItem",
+    "TensorListPushBack", "TensorListPopBack", "TensorListReserve", "EmptyTensorList", "TensorListLength",
+})  # fmt: skip
+
+_L2_BYTES = 256 << 10  # the sizes that the kernels assume, whatever the machine has
+_L3_BYTES = 30 << 20
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operation's shapes and types; a shape is None where it is not known."""
+
+    kind: str
+    inputs: tuple[Shape | None, ...]
+    input_types: tuple[str, ...]
+    input_bytes: tuple[int, ...]
+    outputs: tuple[Shape | None, ...]
+    output_types: tuple[str, ...]
+    output_bytes: tuple[int, ...]
+    attribute: Callable[[str], Any]
+    constant: Callable[[int], Any]  # the value of an input, if the graph says it
+    threads: int = 1
+
+
+def role_of(signature: Signature) -> OpRole:
+    """What an operation does to memory."""
+    kind = signature.kind
+    if (
+        kind in _REDUCTIONS
+        and signature.inputs[0] is not None
+        and signature.inputs[0] == signature.outputs[0]
+    ):
+        return "alias"
+    if kind.startswith(_UPDATES):
+        return "update"
+    return _ROLES.get(kind, "compute")
+
+
+def is_cheap(kind: str) -> bool:
+    """Whether the executor runs an operation at once."""
+    return kind in _CHEAP
+
+
+def reuses_of(signature: Signature) -> tuple[tuple[int, ...], int]:
+    """The positions of inputs whose memory an output can take, and the position of that output."""
+    kind, made = signature.kind, 0
+    if kind in _UNARY:
+        places: Sequence[int] = (0,)
+    elif kind in _BINARY:
+        places = range(len(signature.inputs))
+    elif kind in ("Select", "SelectV2"):
+        places = (1, 2)
+    elif kind == "SparseSoftmaxCrossEntropyWithLogits":
+        places, made = (0,), 1
+    elif kind == "Cast":
+        places = (0,)
+    else:
+        return (), 0
+    alike = [
+        place
+        for place in places
+        if signature.inputs[place] is not None
+        and signature.inputs[place] == signature.outputs[made]
+        and signature.input_types[place] == signature.output_types[made]
+    ]
+    return tuple(alike), made
+
+
+def scratch_of(signature: Signature) -> tuple[int, ...]:
+    """The bytes that a kernel needs while it runs; empty where it needs none, or where nobody knows."""
+    find = _SCRATCH.get(signature.kind)
+    if find is None or None in signature.inputs or None in signature.outputs:
+        return ()
+    return tuple(size for size in find(signature) if size > 0)
+
+
+def _conv_shapes(s: Signature) -> tuple[Shape, Shape, Shape]:
+    """Input, kernel and output of a convolution, whichever of them an operation makes."""
+    x, kernel, y = {
+        "Conv": (s.inputs[0], s.inputs[1], s.outputs[0]),
+        "Input": (s.outputs[0], s.inputs[1], s.inputs[2] if len(s.inputs) > 2 else None),
+        "Filter": (s.inputs[0], s.outputs[0], s.inputs[2] if len(s.inputs) > 2 else None),
+    }["Input" if "BackpropInput" in s.kind else "Filter" if "BackpropFilter" in s.kind else "Conv"]
+    assert x is not None
+    assert kernel is not None
+    assert y is not None
+    return x, kernel, y
+
+
+def _conv_backprop(s: Signature) -> list[int]:
+    """Patches of several images laid out as a matrix, as many as are thought to fill the cache."""
+    _, kernel, y = _conv_shapes(s)
+    item = _item_bytes(s)
+    image, patch, depth = prod(y[1:-1]), prod(kernel[:-1]), kernel[-1]
+    unit = image * patch + image * depth + patch * depth
+    images = -(-(_L3_BYTES // item) // unit)
+    in_parallel = y[0] == 1 or unit // s.threads >= _L2_BYTES // item
+    if "BackpropInput" in s.kind and in_parallel:
+        images = 1
+    columns = images * image * patch
+    if "3D" in s.kind:
+        total = sum(prod(shape or ()) for shape in (_conv_shapes(s)))
+        if columns // max(total, 1) > 25:  # then the kernel does without
+            return []
+    return [columns * item]
+
+
+def _depthwise_filter(s: Signature) -> list[int]:
+    _, kernel, y = _conv_shapes(s)
+    item = _item_bytes(s)
+    return [y[0] * prod(kernel) * item]
+
+
+def _max_pool_grad(s: Signature) -> list[int]:
+    pooled = s.input_bytes[1]
+    return [pooled, pooled // _item_bytes(s) * 8]
+
+
+def _reduction(s: Signature) -> list[int]:
+    """The result once more, and the input rearranged where kept and reduced dimensions alternate."""
+    shape = s.inputs[0] or ()
+    axes = s.constant(1)
+    found = [s.output_bytes[0]]
+    if axes is not None:
+        reduced = {int(axis) % max(1, len(shape)) for axis in axes.ravel()}
+        runs: list[bool] = []
+        for number, size in enumerate(shape):
+            if size != 1 and (not runs or runs[-1] != (number in reduced)):
+                runs.append(number in reduced)
+        if len(runs) > 3:
+            found.append(s.input_bytes[0])
+    return found
+
+
+def _einsum(s: Signature) -> list[int]:
+    return [*s.input_bytes[:2], s.output_bytes[0]]
+
+
+def _matmul(s: Signature) -> list[int]:
+    """In bfloat16 the kernel works on copies in float32."""
+    if s.output_types[0] != "bfloat16":
+        return []
+    return [2 * size for size in (*s.input_bytes[:2], s.output_bytes[0])]
+
+
+def _item_bytes(s: Signature) -> int:
+    count = prod(s.outputs[0] or ())
+    return s.output_bytes[0] // count if count else 4
+
+
+_SCRATCH: dict[str, Callable[[Signature], list[int]]] = {
+    "Conv2DBackpropInput": _conv_backprop,
+    "Conv2DBackpropFilter": _conv_backprop,
+    "Conv3DBackpropInputV2": _conv_backprop,
+    "Conv3DBackpropFilterV2": _conv_backprop,
+    "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter,
+    "MaxPoolGrad": _max_pool_grad,
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    "Einsum": _einsum,
+    **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMul"), _matmul),
+    "SparseSoftmaxCrossEntropyWithLogits": lambda s: [s.output_bytes[0]],
+    "SoftmaxCrossEntropyWithLogits": lambda s: [s.output_bytes[0]],
+}

@@ -1,0 +1,32 @@
+"""What the operations and variables of a program belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from memfit.records import VariableRole
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names that tell layers, the backward pass and the update apart, and what variables are for."""
+
+    layers: frozenset[str] = frozenset()
+    update: str | None = None  # the scope that the optimizer computes in
+    roles: dict[int, VariableRole] = field(default_factory=dict)  # of tf.Variables, by identity
+    paths: dict[int, str] = field(default_factory=dict)  # likewise, as Keras names them
+
+    def layer_of(self, name: str) -> str:
+        """The layers that an operation or variable belongs to, by the scopes in its name."""
+        found = []
+        for part in name.split("/")[:-1]:
+            plain = part.rstrip("0123456789").removesuffix("_")
+            if part in self.layers:
+                found.append(part)
+            elif plain in self.layers:
+                found.append(plain)
+        return "/".join(dict.fromkeys(found))
+
+    def is_backward(self, name: str) -> bool:
+        """Whether an operation belongs to the backward pass or to the update."""
+        return "gradient_tape" in name or (self.update is not None and name.startswith(f"{self.update}/"))

@@ -1,0 +1,287 @@
+"""A GraphDef read as plain data: operations, bytes, scratch, and the graphs of loops and branches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from memfit.programs import internals
+from memfit.programs.costs import cost_of
+from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scratch_of
+from memfit.programs.labels import Labels
+from memfit.programs.lists import Shape, say_shapes_of_items, shapes_of_items
+from memfit.programs.loops import trips
+from memfit.records import Op, OpGraph
+
+_LOOPS = ("While", "StatelessWhile")
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NO_MEMORY = (tf.resource, tf.variant)
+_STRING_BYTES = 24
+
+
+class Reader:
+    """Reads graphs and the graphs inside them, and collects what belongs to all of them."""
+
+    def __init__(self, variables: dict[str, Any], labels: Labels) -> None:
+        self._by_handle = variables
+        self.labels = labels
+        self._threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+        self.variables: list[Any] = list({id(v): v for v in variables.values()}.values())
+        self._numbers = {id(variable): number for number, variable in enumerate(self.variables)}
+        self.bodies: list[OpGraph] = []
+        self._xla: dict[Any, tuple[int, ...]] = {}
+        self.left_out: dict[str, None] = {}
+
+    def read(self, graph_def: Any, outputs: list[str]) -> OpGraph:
+        """The operations of a graph."""
+        return self._read(graph_def, [], outputs, dict(self._by_handle), {}).op_graph()
+
+    def _read(
+        self,
+        graph_def: Any,
+        inputs: list[str],
+        outputs: list[str],
+        handles: dict[str, Any],
+        items: dict[str, Shape],
+    ) -> _GraphReader:
+        say_shapes_of_items(graph_def, items)
+        imported = _imported(graph_def, handles)
+        return _GraphReader(self, imported, graph_def.library, inputs, outputs, handles, items)
+
+    def signature(self, operation: Any) -> Signature:
+        """Shapes and types of an operation."""
+        taken, made = list(operation.inputs), list(operation.outputs)
+        return Signature(
+            kind=operation.type,
+            inputs=tuple(map(_shape, taken)),
+            input_types=tuple(tensor.dtype.name for tensor in taken),
+            input_bytes=tuple(map(self.bytes_of, taken)),
+            outputs=tuple(map(_shape, made)),
+            output_types=tuple(tensor.dtype.name for tensor in made),
+            output_bytes=tuple(map(self.bytes_of, made)),
+            attribute=operation.get_attr,
+            constant=lambda place: tf.get_static_value(taken[place]),
+            threads=self._threads,
+        )
+
+    def bytes_of(self, tensor: Any) -> int:
+        """The bytes of a tensor; where its shape is not known, none, and that is said."""
+        if tensor.dtype in _NO_MEMORY:
+            return 0
+        shape = _shape(tensor)
+        if shape is None and tensor.dtype.is_integer and tensor.shape.rank == 1:
+            return 0  # the shape of something
+        if shape is None:
+            self.left_out[f"an output of {tensor.op.type} of unknown shape ({tensor.op.name})"] = None
+            return 0
+        item = _STRING_BYTES if tensor.dtype == tf.string else tensor.dtype.size
+        count = 1
+        for size in shape:
+            count *= size
+        return int(count * item)
+
+    def variable_number(self, variable: Any) -> int:
+        """The number of a variable in the program."""
+        return self._numbers[id(variable)]
+
+    def add_body(
+        self,
+        function: Any,
+        operation: Any,
+        library: Any,
+        handles: dict[str, Any],
+        items: dict[str, Shape],
+        *,
+        skip: int = 0,
+    ) -> tuple[int, list[Shape | None]]:
+        """Read the graph of a function that an operation calls, with all but the first `skip` inputs.
+
+        Where it returns lists, say the shapes of what they hold.
+        """
+        taken = list(operation.inputs)[skip:]
+        names = [arg.name for arg in function.signature.input_arg]
+        graph_def, returned = internals.body_graph_def(function, [tensor.shape for tensor in taken], library)
+        inner = {
+            name: handles[tensor.op.name]
+            for name, tensor in zip(names, taken, strict=True)
+            if tensor.op.name in handles
+        }
+        for node in graph_def.node:
+            node.attr.pop("_output_shapes", None)
+        held = {
+            name: items[tensor.name]
+            for name, tensor in zip(names, taken, strict=True)
+            if tensor.name in items
+        }
+        body = self._read(graph_def, names, returned, inner, held)
+        read = body.op_graph()
+        if skip:
+            extra = tuple(range(len(read.tensors), len(read.tensors) + skip))
+            read = OpGraph(read.ops, read.tensors + (0,) * skip, extra + read.inputs, read.outputs)
+        self.bodies.append(read)
+        return len(self.bodies) - 1, [body.items.get(name) for name in returned]
+
+
+class _GraphReader:
+    """One graph."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        imported: Any,
+        library: Any,
+        inputs: list[str],
+        outputs: list[str],
+        handles: dict[str, Any],
+        items: dict[str, Shape],
+    ) -> None:
+        self._reader, self._library = reader, library
+        self._operations = imported.get_operations()
+        self._functions = {function.signature.name: function for function in library.function}
+        self._handles = handles
+        self._tensors = list(itertools.chain.from_iterable(op.outputs for op in self._operations))
+        self._numbers = {tensor.name: number for number, tensor in enumerate(self._tensors)}
+        self._places = {op.name: number for number, op in enumerate(self._operations)}
+        self._inputs = [f"{name}:0" for name in inputs] or [
+            op.outputs[0].name
+            for op in self._operations
+            if op.type == "Placeholder" and op.outputs[0].dtype not in _NO_MEMORY
+        ]
+        self._outputs = outputs
+        self._ends_of_loops: dict[str, int] = {}
+        given = {f"{name}:0": shape for name, shape in items.items()}
+        self.items = shapes_of_items(self._operations, given)
+
+    def op_graph(self) -> OpGraph:
+        given = set(self._inputs)
+        kept = [op for op in self._operations if not (op.outputs and op.outputs[0].name in given)]
+        self._places = {op.name: number for number, op in enumerate(kept)}
+        extra = dict[str, int]()
+        sizes = [self._reader.bytes_of(tensor) for tensor in self._tensors]
+        inputs = []
+        for name in self._inputs:
+            tensor = self._tensors[self._numbers[name]]
+            if tensor.op.type == "VarHandleOp":  # it is read as the variable itself
+                extra[name] = len(sizes)
+                sizes.append(0)
+                inputs.append(extra[name])
+                kept.append(tensor.op)
+                self._places[tensor.op.name] = len(kept) - 1
+            else:
+                inputs.append(self._numbers[name])
+        return OpGraph(
+            ops=tuple(self._op(operation) for operation in kept),
+            tensors=tuple(sizes),
+            inputs=tuple(inputs),
+            outputs=tuple(self._numbers[name] for name in self._outputs if name in self._numbers),
+        )
+
+    def _op(self, operation: Any) -> Op:
+        kind = operation.type
+        common = {
+            "kind": kind,
+            "name": operation.name,
+            "inputs": tuple(self._numbers[tensor.name] for tensor in operation.inputs),
+            "outputs": tuple(self._numbers[tensor.name] for tensor in operation.outputs),
+            "after": tuple(
+                self._places[other.name] for other in operation.control_inputs if other.name in self._places
+            ),
+            "layer": self._reader.labels.layer_of(operation.name),
+            "part": "gradients" if self._reader.labels.is_backward(operation.name) else "activations",
+            "cheap": is_cheap(kind),
+        }
+        if kind in (*_LOOPS, *_BRANCHES, *_CALLS):
+            return self._call(operation, common)
+        signature = self._reader.signature(operation)
+        role = role_of(signature)
+        reuses, reusing = reuses_of(signature) if role == "compute" else ((), 0)
+        special: dict[str, Any] = {}
+        if role == "variable":
+            special["variable"] = self._reader.variable_number(self._handles[operation.name])
+        elif role == "fill":
+            rows = (signature.inputs[0] or (1,))[0]
+            special |= {"times": rows, "scratch": (signature.input_bytes[0] // max(1, rows),)}
+        else:
+            special["scratch"] = scratch_of(signature) if role == "compute" else ()
+        return Op(**common, role=role, reuses=reuses, reusing=reusing, seconds=cost_of(operation), **special)
+
+    def _call(self, operation: Any, common: dict[str, Any]) -> Op:
+        """An operation that runs other graphs: a loop, the larger of several branches, or a function."""
+        reader, kind = self._reader, operation.type
+        common["cheap"] = True
+
+        def body_of(name: str, skip: int = 0) -> int:
+            place, items = reader.add_body(
+                self._functions[name], operation, self._library, self._handles, self.items, skip=skip
+            )
+            pairs = zip(operation.outputs, items, strict=True)
+            self.items.update((tensor.name, shape) for tensor, shape in pairs if shape is not None)
+            return place
+
+        if kind in _LOOPS:
+            times = trips(operation, self._functions, self._ends_of_loops)
+            if times is None:
+                reader.left_out[f"how often the loop {operation.name} runs; counted as once"] = None
+            return Op(
+                **common,
+                role="call",
+                body=body_of(operation.get_attr("body").name),
+                times=times or 1,
+                parallel=int(operation.get_attr("parallel_iterations")),
+            )
+        if kind in _BRANCHES:
+            names = (
+                [operation.get_attr(name).name for name in ("then_branch", "else_branch")]
+                if kind in ("If", "StatelessIf")
+                else [function.name for function in operation.get_attr("branches")]
+            )
+            places = [body_of(name, skip=1) for name in names]
+            largest = max(places, key=lambda place: sum(reader.bodies[place].tensors))
+            return Op(**common, role="call", body=largest)
+        return Op(**common, role="call", body=body_of(operation.get_attr("f").name))
+
+
+def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:
+    """A graph with all shapes that follow from its inputs; placeholders of variables become their handles."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    _take_handles_past_loops(copy)
+    for node in copy.node:
+        node.device = ""
+        if node.name in handles and node.op == "Placeholder":
+            variable = handles[node.name]
+            node.op = "VarHandleOp"
+            node.attr.clear()
+            node.attr["dtype"].type = variable.dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
+            node.attr["shared_name"].s = node.name.encode()
+    imported = tf.Graph()
+    with imported.as_default():
+        tf.import_graph_def(copy, name="")
+    return imported
+
+
+def _take_handles_past_loops(graph_def: Any) -> None:
+    """A handle that comes out of a loop is the one that went in, only later; there its shape is known."""
+    went_in = dict[str, str]()
+    for node in graph_def.node:
+        if node.op in _LOOPS:
+            for place, kind in enumerate(node.attr["T"].list.type):
+                if kind == tf.resource.as_datatype_enum:
+                    went_in[f"{node.name}:{place}" if place else node.name] = node.input[place]
+    for node in graph_def.node:
+        for place, name in enumerate(list(node.input)):
+            source = name
+            while source in went_in:
+                node.input.append(f"^{source.partition(':')[0]}")
+                source = went_in[source]
+            node.input[place] = source
+
+
+def _shape(tensor: Any) -> tuple[int, ...] | None:
+    shape = tensor.shape
+    return tuple(shape) if shape.rank is not None and shape.is_fully_defined() else None

@@ -68,18 +68,20 @@ def handles_by_name(graph: Any) -> dict[str, Any]:
     }
 
 
-def temporary_bytes(hlo: bytes) -> tuple[int, int]:
-    """What a program that XLA has compiled needs besides its arguments: temporary memory, and new outputs."""
+def temporary_bytes(compiled: Any, specs: list[Any]) -> int:
+    """The memory that a function with `jit_compile` needs besides its inputs and outputs."""
     from tensorflow.compiler.xla.service import hlo_pb2
 
     proto = hlo_pb2.HloProto()
-    proto.ParseFromString(hlo)
-    temporary = outputs = 0
-    for allocation in proto.buffer_assignment.buffer_allocations:
-        if allocation.is_thread_local or allocation.is_constant or allocation.is_entry_computation_parameter:
-            continue
-        if allocation.maybe_live_out:
-            outputs += allocation.size
-        else:
-            temporary += allocation.size
-    return temporary, outputs
+    stage = "optimized_hlo_proto_serialized"
+    proto.ParseFromString(compiled.experimental_get_compiler_ir(*specs)(stage=stage))
+    return sum(
+        allocation.size
+        for allocation in proto.buffer_assignment.buffer_allocations
+        if not (
+            allocation.is_thread_local
+            or allocation.is_constant
+            or allocation.is_entry_computation_parameter
+            or allocation.maybe_live_out
+        )
+    )

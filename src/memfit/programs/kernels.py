@@ -63,6 +63,8 @@ _CHEAP = frozenset({
 
 _L2_BYTES = 256 << 10  # the sizes that the kernels assume, whatever the machine has
 _L3_BYTES = 30 << 20
+_L3_BYTES_3D = 256 << 20
+_MOST_TIMES_LARGER = 25
 
 
 @dataclass(frozen=True)
@@ -148,20 +150,31 @@ def _conv_shapes(s: Signature) -> tuple[Shape, Shape, Shape]:
 
 def _conv_backprop(s: Signature) -> list[int]:
     """Patches of several images laid out as a matrix, as many as are thought to fill the cache."""
+    images, image_bytes = _images_for(s, _L3_BYTES)
     _, kernel, y = _conv_shapes(s)
-    item = _item_bytes(s)
+    unit = _work_unit(kernel, y)
+    alone = y[0] == 1 or unit // s.threads >= _L2_BYTES // _item_bytes(s)
+    return [image_bytes if "BackpropInput" in s.kind and alone else images * image_bytes]
+
+
+def _conv_3d_backprop(s: Signature) -> list[int]:
+    """The same for a larger cache; where that is far more than the tensors, the kernel does without."""
+    images, image_bytes = _images_for(s, _L3_BYTES_3D)
+    tensors = sum(map(prod, _conv_shapes(s))) * _item_bytes(s)
+    return [] if images * image_bytes // max(tensors, 1) > _MOST_TIMES_LARGER else [images * image_bytes]
+
+
+def _images_for(s: Signature, cache_bytes: int) -> tuple[int, int]:
+    """How many images fill a cache, and the bytes of the patches of one."""
+    _, kernel, y = _conv_shapes(s)
+    images = -(-(cache_bytes // _item_bytes(s)) // _work_unit(kernel, y))
+    return images, prod(y[1:-1]) * prod(kernel[:-1]) * _item_bytes(s)
+
+
+def _work_unit(kernel: Shape, y: Shape) -> int:
+    """The numbers that one image takes: patches, result, and kernel."""
     image, patch, depth = prod(y[1:-1]), prod(kernel[:-1]), kernel[-1]
-    unit = image * patch + image * depth + patch * depth
-    images = -(-(_L3_BYTES // item) // unit)
-    in_parallel = y[0] == 1 or unit // s.threads >= _L2_BYTES // item
-    if "BackpropInput" in s.kind and in_parallel:
-        images = 1
-    columns = images * image * patch
-    if "3D" in s.kind:
-        total = sum(prod(shape or ()) for shape in (_conv_shapes(s)))
-        if columns // max(total, 1) > 25:  # then the kernel does without
-            return []
-    return [columns * item]
+    return image * patch + image * depth + patch * depth
 
 
 def _depthwise_filter(s: Signature) -> list[int]:
@@ -210,8 +223,8 @@ def _item_bytes(s: Signature) -> int:
 _SCRATCH: dict[str, Callable[[Signature], list[int]]] = {
     "Conv2DBackpropInput": _conv_backprop,
     "Conv2DBackpropFilter": _conv_backprop,
-    "Conv3DBackpropInputV2": _conv_backprop,
-    "Conv3DBackpropFilterV2": _conv_backprop,
+    "Conv3DBackpropInputV2": _conv_3d_backprop,
+    "Conv3DBackpropFilterV2": _conv_3d_backprop,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter,
     "MaxPoolGrad": _max_pool_grad,
     **dict.fromkeys(_REDUCTIONS, _reduction),

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.programs import internals
+from memfit.programs.compiled import Argument, CompiledFunctions, is_compiled
 from memfit.programs.costs import cost_of
 from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scratch_of
 from memfit.programs.labels import Labels
@@ -21,6 +22,7 @@ _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_MEMORY = (tf.resource, tf.variant)
 _STRING_BYTES = 24
+_XLA_SECONDS = 1e-2
 
 
 class Reader:
@@ -33,7 +35,7 @@ class Reader:
         self.variables: list[Any] = list({id(v): v for v in variables.values()}.values())
         self._numbers = {id(variable): number for number, variable in enumerate(self.variables)}
         self.bodies: list[OpGraph] = []
-        self._xla: dict[Any, tuple[int, ...]] = {}
+        self.compiled = CompiledFunctions()
         self.left_out: dict[str, None] = {}
 
     def read(self, graph_def: Any, outputs: list[str]) -> OpGraph:
@@ -242,7 +244,14 @@ class _GraphReader:
             places = [body_of(name, skip=1) for name in names]
             largest = max(places, key=lambda place: sum(reader.bodies[place].tensors))
             return Op(**common, role="call", body=largest)
-        return Op(**common, role="call", body=body_of(operation.get_attr("f").name))
+        function = self._functions[operation.get_attr("f").name]
+        if is_compiled(operation, function):
+            arguments = [Argument.of(t, self._handles.get(t.op.name)) for t in operation.inputs]
+            size = reader.compiled.temporary_bytes(function, arguments, self._library)
+            if size is None:
+                reader.left_out[f"the temporary memory of {operation.name}, which XLA compiles"] = None
+            return Op(**{**common, "cheap": False}, scratch=(size,) if size else (), seconds=_XLA_SECONDS)
+        return Op(**common, role="call", body=body_of(function.signature.name))
 
 
 def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:

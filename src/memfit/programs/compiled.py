@@ -75,7 +75,8 @@ def _look(graph_def: Any, names: list[str], arguments: list[Argument], returned:
         return tf.graph_util.import_graph_def(graph_def, mapped, returned, name="")
 
     specs = [argument.spec for argument in given]
-    return internals.temporary_bytes(graph(body, input_signature=specs, jit_compile=True), specs)
+    temporary, _ = internals.buffers_of(graph(body, input_signature=specs, jit_compile=True), specs)
+    return sum(temporary)
 
 
 def _reads_only(graph_def: Any, handles: dict[str, Argument]) -> bool:

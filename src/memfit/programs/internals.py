@@ -68,20 +68,19 @@ def handles_by_name(graph: Any) -> dict[str, Any]:
     }
 
 
-def temporary_bytes(compiled: Any, specs: list[Any]) -> int:
-    """The memory that a function with `jit_compile` needs besides its inputs and outputs."""
+def buffers_of(compiled: Any, specs: list[Any]) -> tuple[list[int], list[int]]:
+    """Bytes that a function with `jit_compile` needs besides its inputs: temporary ones, and outputs."""
     from tensorflow.compiler.xla.service import hlo_pb2
 
     proto = hlo_pb2.HloProto()
     stage = "optimized_hlo_proto_serialized"
     proto.ParseFromString(compiled.experimental_get_compiler_ir(*specs)(stage=stage))
-    return sum(
-        allocation.size
+    own = [
+        allocation
         for allocation in proto.buffer_assignment.buffer_allocations
         if not (
-            allocation.is_thread_local
-            or allocation.is_constant
-            or allocation.is_entry_computation_parameter
-            or allocation.maybe_live_out
+            allocation.is_thread_local or allocation.is_constant or allocation.is_entry_computation_parameter
         )
-    )
+    ]
+    temporary = [allocation.size for allocation in own if not allocation.maybe_live_out]
+    return temporary, [allocation.size for allocation in own if allocation.maybe_live_out]

@@ -20,7 +20,7 @@ from memfit.models.graphs import graph
 from memfit.programs import internals
 from memfit.programs.labels import Labels
 from memfit.programs.readings import Reader
-from memfit.records import Program, ProgramVariable
+from memfit.records import Op, OpGraph, Program, ProgramVariable
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -43,6 +43,7 @@ class Trace:
         specs: Any,
         *,
         prepared: Callable[[], AbstractContextManager[Labels]] = lambda: nullcontext(Labels()),
+        jit_compile: bool = False,
         left_out: tuple[str, ...] = (),
     ) -> None:
         """Specs are a structure of TensorSpecs of one argument, the batch dimension open.
@@ -51,6 +52,7 @@ class Trace:
         """
         self._function, self._specs = function, specs
         self._prepared = prepared
+        self._jit_compile = jit_compile
         self._left_out = left_out
         self._at = functools.lru_cache(maxsize=8)(self._read)
 
@@ -77,10 +79,39 @@ class Trace:
     def _for(self, batch_size: int) -> _Traced:
         if self._open is not None:
             return self._open
-        set_specs = keras.tree.map_structure(lambda spec: _at_size(spec, batch_size), self._specs)
-        return self._traced(set_specs)
+        return self._traced(self._specs_at(batch_size))
+
+    def _specs_at(self, batch_size: int) -> Any:
+        return keras.tree.map_structure(lambda spec: _at_size(spec, batch_size), self._specs)
 
     def _read(self, batch_size: int) -> Program:
+        return self._read_compiled(batch_size) if self._jit_compile else self._read_graph(batch_size)
+
+    def _read_compiled(self, batch_size: int) -> Program:
+        """One operation, with the memory that XLA has laid out for it."""
+        specs = keras.tree.flatten(self._specs_at(batch_size))
+
+        def step(*flat: Any) -> Any:
+            return self._function(keras.tree.pack_sequence_as(self._specs, list(flat)))
+
+        with self._prepared() as labels:
+            compiled = graph(step, jit_compile=True)
+            func_graph = compiled.get_concrete_function(*specs).graph
+            temporary, outputs = internals.buffers_of(compiled, specs)
+            variables = tuple(_variable(variable, labels) for variable in func_graph.variables)
+        fed = [spec.shape.num_elements() * spec.dtype.size for spec in specs]
+        sizes = (*fed, *temporary, *outputs)
+        given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
+        launch = Op("XlaLaunch", inputs=given, outputs=made, seconds=1.0)
+        return Program(
+            batch_size=batch_size,
+            method="xla",
+            variables=variables,
+            graph=OpGraph((launch,), sizes, given, made[len(temporary) :]),
+            left_out=self._left_out,
+        )
+
+    def _read_graph(self, batch_size: int) -> Program:
         traced = self._for(batch_size)
         concrete, func_graph = traced.concrete, traced.concrete.graph
         graph_def = func_graph.as_graph_def()

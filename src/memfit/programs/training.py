@@ -7,7 +7,7 @@ taken back afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -30,10 +30,12 @@ def train_step_of(model: Any, data: Any = None) -> Trace:
             suggestion="memfit.estimate(model, batch_size=32)",
         )
     specs = training_specs(model, data)
+    jit_compile = bool(model.compiled and model.jit_compile)
 
     @contextmanager
     def prepared() -> Iterator[Labels]:
-        with untouched(model), variables_without_memory():
+        # XLA looks at variables as they are, so that they must have values there.
+        with untouched(model), nullcontext() if jit_compile else variables_without_memory():
             if not model.compiled:
                 model.compile("adam", "mse")
             models.build_everything(model, specs)
@@ -43,7 +45,7 @@ def train_step_of(model: Any, data: Any = None) -> Trace:
         return model.train_step(batch)
 
     assumed = () if model.compiled else ("the model is not compiled: taken as Adam and mean squared error",)
-    return Trace(step, specs, prepared=prepared, left_out=assumed)
+    return Trace(step, specs, prepared=prepared, jit_compile=jit_compile, left_out=assumed)
 
 
 def _labels(model: Any) -> Labels:

@@ -322,7 +322,8 @@ OpRole = Literal[
     "put",  # a list with one more tensor, its last input
     "take",  # a tensor of a list
     "pop",  # a list without its last tensor, and that tensor
-    "fill",  # a list of the rows of a tensor
+    "fill",  # a list of as many new tensors as it says, of as many bytes as its scratch
+    "join",  # a list of what all its inputs hold
     "call",  # runs another graph, as often as it says
 ]
 
@@ -413,8 +414,16 @@ class Estimate(Record):
     batch_size: int
     method: Literal["graph", "xla"]
     peak_bytes: int  # expected of a warm step, weights and optimizer included, as the allocator counts it
+    low_bytes: int  # what a run does not stay under
     safe_bytes: int  # what a run stays under
     parts: Parts
     layers: tuple[LayerBytes, ...]  # the largest first
     left_out: tuple[str, ...] = ()
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Estimates(Record):
+    """What a step will need at several batch sizes."""
+
+    estimates: tuple[Estimate, ...]

@@ -43,10 +43,16 @@ class Simulation:
         limit_bytes: int | None = None,
         seed: int = 0,
         spread: float = 1.0,
+        loops_finish_first: bool = False,
     ) -> None:
+        """`seed` chooses how long operations take, and in which order those that become ready together run.
+
+        The bodies of loops begin the next time round before they finish what nobody waits for, as
+        TensorFlow's do, unless they shall finish first.
+        """
         self.memory = Allocator(limit_bytes)
-        self.wiring = _Wiring(program.graph)
-        self.bodies = [_Wiring(body) for body in program.bodies]
+        self.wiring = _Wiring(program.graph, last_first=seed % 2 == 1)
+        self.bodies = [_Wiring(body, last_first=not loops_finish_first) for body in program.bodies]
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)
         self.buffers = _Buffers(self.memory)
@@ -124,6 +130,15 @@ class _Buffers:
             self._items[other].append(item)
         return other
 
+    def joined(self, lists: list[Value]) -> int:
+        """A list of what several hold."""
+        joined = self._as_list_of_its_own(lists[0])
+        for other in lists[1:]:
+            for item in self.items(other):
+                self.uses[item] += 1
+                self._items[joined].append(item)
+        return joined
+
     def popped(self, buffer: Value) -> tuple[int, Value]:
         """A list without its last item, and that item, which lives as long as the old list or a use."""
         if not self.items(buffer):
@@ -195,15 +210,16 @@ class _Buffers:
 class _Wiring:
     """A graph with who uses what, made once."""
 
-    def __init__(self, graph: OpGraph) -> None:
+    def __init__(self, graph: OpGraph, *, last_first: bool) -> None:
+        """Operations that become ready together are told in their order in the graph, or the last first."""
         self.graph = graph
         self.ops = graph.ops
         self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions
         self.followers: list[list[int]] = [[] for _ in graph.ops]
-        for number, op in enumerate(graph.ops):
-            for place, tensor in enumerate(op.inputs):
+        for number in reversed(range(len(graph.ops))) if last_first else range(len(graph.ops)):
+            for place, tensor in enumerate(graph.ops[number].inputs):
                 self.users[tensor].append((number, place))
-            for other in op.after:
+            for other in graph.ops[number].after:
                 self.followers[other].append(number)
         self.places: dict[int, list[int]] = {}  # tensor -> positions among the outputs
         for place, tensor in enumerate(graph.outputs):
@@ -406,8 +422,10 @@ class _Run:
         if op.role == "take":
             items = buffers.items(inputs[0])
             return items[-1] if items else None
-        assert op.role == "put", op.role
-        return buffers.put(inputs[0], inputs[-1])
+        if op.role == "put":
+            return buffers.put(inputs[0], inputs[-1])
+        assert op.role == "join", op.role
+        return buffers.joined(inputs)
 
     def _finish(self, worker: int, task: _Task, outputs: list[Value], scratch: list[int]) -> None:
         """Pass an operation's outputs on, and let go of what it needed."""

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 
-from memfit.estimates.executors import Simulation, StepMemory
+from memfit.estimates.executors import Owner, Simulation
 from memfit.records import Estimate, LayerBytes, Parts, Program
 
-_PROCESSES = 3
+_PROCESSES = 4
 _STEPS = 3  # of each, after the first
 _LAYERS = 10
 _MARGIN = 1.04  # what runs differ by beyond what simulations do
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One warm step of one simulated process."""
+
+    seed: int
+    number: int
+    peak_bytes: int
 
 
 def estimate(program: Program, *, workers: int | None = None) -> Estimate:
     """What a warm step of a program needs."""
     began = time.perf_counter()
     workers = workers or os.cpu_count() or 1
-    peaks = list(itertools.islice(_warm_peaks(program, workers), _PROCESSES * _STEPS))
-    peak = statistics.median_low([memory.peak_bytes for _, _, memory in peaks])
-    seed, step, _ = next(one for one in peaks if one[2].peak_bytes == peak)
-    holders = _holders(program, workers, seed, step, peak)
+    processes = 1 if program.method == "xla" else _PROCESSES
+    steps = [step for seed in range(processes) for step in _warm_steps(program, workers, seed)]
+    typical = sorted(steps, key=lambda step: step.peak_bytes)[(len(steps) - 1) // 2]
+    peaks = [step.peak_bytes for step in steps]
+    holders = _holders(program, workers, typical)
     return Estimate(
         batch_size=program.batch_size,
         method=program.method,
-        peak_bytes=peak,
-        safe_bytes=round(_MARGIN * max(memory.peak_bytes for _, _, memory in peaks)),
+        peak_bytes=typical.peak_bytes,
+        low_bytes=round(min(*peaks, _with_quick_loops(program, workers) or min(peaks)) / _MARGIN),
+        safe_bytes=round(max(peaks) * _MARGIN),
         parts=_parts(holders),
         layers=_layers(holders),
         left_out=program.left_out,
@@ -38,33 +48,36 @@ def estimate(program: Program, *, workers: int | None = None) -> Estimate:
     )
 
 
-def _warm_peaks(program: Program, workers: int) -> Iterator[tuple[int, int, StepMemory]]:
-    """Process, step and memory of one warm step after the other."""
-    for seed in itertools.count():
-        simulation = Simulation(program, workers=workers, seed=seed)
-        simulation.step()
-        for step in range(1, 1 + _STEPS):
-            yield seed, step, simulation.step()
+def _warm_steps(program: Program, workers: int, seed: int, **options: bool) -> list[_Step]:
+    simulation = Simulation(program, workers=workers, seed=seed, **options)
+    simulation.step()
+    return [_Step(seed, number, simulation.step().peak_bytes) for number in range(1, 1 + _STEPS)]
 
 
-def _holders(
-    program: Program, workers: int, seed: int, step: int, peak_bytes: int
-) -> dict[tuple[str, str], int]:
+def _with_quick_loops(program: Program, workers: int) -> int | None:
+    """What it comes to if loops finish each time round before the next; None without loops."""
+    if not any(op.times > 1 for op in program.graph.ops if op.role == "call"):
+        return None
+    steps = _warm_steps(program, workers, 0, loops_finish_first=True)
+    return round(statistics.median(step.peak_bytes for step in steps))
+
+
+def _holders(program: Program, workers: int, step: _Step) -> dict[Owner, int]:
     """Who holds what at the peak of one step."""
-    simulation = Simulation(program, workers=workers, seed=seed)
-    for _ in range(step):
+    simulation = Simulation(program, workers=workers, seed=step.seed)
+    for _ in range(step.number):
         simulation.step()
-    return simulation.step(holders_at=peak_bytes).holders
+    return simulation.step(holders_at=step.peak_bytes).holders
 
 
-def _parts(holders: dict[tuple[str, str], int]) -> Parts:
+def _parts(holders: dict[Owner, int]) -> Parts:
     found = Counter[str]()
     for (part, _), size in holders.items():
         found[f"{part}_bytes"] += size
     return Parts(**found)
 
 
-def _layers(holders: dict[tuple[str, str], int]) -> tuple[LayerBytes, ...]:
+def _layers(holders: dict[Owner, int]) -> tuple[LayerBytes, ...]:
     found = Counter[str]()
     for (_, layer), size in holders.items():
         if layer:

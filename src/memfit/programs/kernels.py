@@ -34,6 +34,7 @@ _ROLES: dict[str, OpRole] = {
     "TensorListPopBack": "pop",
     "TensorListFromTensor": "fill",
 }  # fmt: skip
+_OF_LISTS: dict[str, OpRole] = {"ZerosLike": "fill", "AddN": "join", "AddV2": "join"}
 _UPDATES = ("ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 # Element by element: the output can take the memory of an input of the same shape that nobody else needs.
@@ -94,6 +95,8 @@ def role_of(signature: Signature) -> OpRole:
         return "alias"
     if kind.startswith(_UPDATES):
         return "update"
+    if signature.output_types[:1] == ("variant",) and kind in _OF_LISTS:
+        return _OF_LISTS[kind]
     return _ROLES.get(kind, "compute")
 
 

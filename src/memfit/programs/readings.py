@@ -13,7 +13,7 @@ from memfit.programs.compiled import Argument, CompiledFunctions, is_compiled
 from memfit.programs.costs import cost_of
 from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scratch_of
 from memfit.programs.labels import Labels
-from memfit.programs.lists import Shape, say_shapes_of_items, shapes_of_items
+from memfit.programs.lists import Items, items_of, say_shapes_of_items
 from memfit.programs.loops import trips
 from memfit.records import Op, OpGraph
 
@@ -48,7 +48,7 @@ class Reader:
         inputs: list[str],
         outputs: list[str],
         handles: dict[str, Any],
-        items: dict[str, Shape],
+        items: dict[str, Items],
     ) -> _GraphReader:
         say_shapes_of_items(graph_def, items)
         imported = _imported(graph_def, handles)
@@ -96,13 +96,13 @@ class Reader:
         operation: Any,
         library: Any,
         handles: dict[str, Any],
-        items: dict[str, Shape],
+        items: dict[str, Items],
         *,
         skip: int = 0,
-    ) -> tuple[int, list[Shape | None]]:
+    ) -> tuple[int, list[Items | None]]:
         """Read the graph of a function that an operation calls, with all but the first `skip` inputs.
 
-        Where it returns lists, say the shapes of what they hold.
+        Where it returns lists, say what they hold.
         """
         taken = list(operation.inputs)[skip:]
         names = [arg.name for arg in function.signature.input_arg]
@@ -139,7 +139,7 @@ class _GraphReader:
         inputs: list[str],
         outputs: list[str],
         handles: dict[str, Any],
-        items: dict[str, Shape],
+        items: dict[str, Items],
     ) -> None:
         self._reader, self._library = reader, library
         self._operations = imported.get_operations()
@@ -155,8 +155,7 @@ class _GraphReader:
         ]
         self._outputs = outputs
         self._ends_of_loops: dict[str, int] = {}
-        given = {f"{name}:0": shape for name, shape in items.items()}
-        self.items = shapes_of_items(self._operations, given)
+        self.items = {f"{name}:0": held for name, held in items.items()}
 
     def op_graph(self) -> OpGraph:
         given = set(self._inputs)
@@ -198,6 +197,9 @@ class _GraphReader:
         }
         if kind in (*_LOOPS, *_BRANCHES, *_CALLS):
             return self._call(operation, common)
+        held = items_of(operation, self.items)
+        if held is not None:
+            self.items[operation.outputs[0].name] = held
         signature = self._reader.signature(operation)
         role = role_of(signature)
         reuses, reusing = reuses_of(signature) if role == "compute" else ((), 0)
@@ -205,8 +207,8 @@ class _GraphReader:
         if role == "variable":
             special["variable"] = self._reader.variable_number(self._handles[operation.name])
         elif role == "fill":
-            rows = (signature.inputs[0] or (1,))[0]
-            special |= {"times": rows, "scratch": (signature.input_bytes[0] // max(1, rows),)}
+            count = held.count if held is not None else None
+            special |= {"times": count or 0, "scratch": (held.bytes_of_one,) if held is not None else ()}
         else:
             special["scratch"] = scratch_of(signature) if role == "compute" else ()
         return Op(**common, role=role, reuses=reuses, reusing=reusing, seconds=cost_of(operation), **special)
@@ -221,7 +223,7 @@ class _GraphReader:
                 self._functions[name], operation, self._library, self._handles, self.items, skip=skip
             )
             pairs = zip(operation.outputs, items, strict=True)
-            self.items.update((tensor.name, shape) for tensor, shape in pairs if shape is not None)
+            self.items.update((tensor.name, held) for tensor, held in pairs if held is not None)
             return place
 
         if kind in _LOOPS:

@@ -24,6 +24,19 @@ EXAMPLES: list[MemfitError] = [
     errors.CannotRematerialise("it has not been built", suggestion="model.build((None, 8))"),
     errors.CannotEstimate("it was never built", suggestion="model.build((None, 8))"),
     errors.InvalidBatchSize(0),
+    errors.InvalidTarget("train.py", title="TARGET", expected="file.py:name", suggestion="train.py:model"),
+    errors.TargetNotFound(
+        "train.py:modle", "the name modle in train.py", near=["model"], suggestion="train.py:model"
+    ),
+    errors.WrongTarget("train.py:x", "is of type int", expected="a keras.Model", suggestion="train.py:model"),
+    errors.TargetFailed(
+        "train.py:model",
+        "when it was imported",
+        "KeyError: 'x'",
+        where="train.py, line 3: a['x']",
+        suggestion='python -c "import train"',
+    ),
+    errors.CannotLoadModel("a.keras", "it is not an archive", suggestion='model.save("a.keras")'),
     errors.NothingToGain(2000, 1990, batch_size=32, left_plain=None),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
     errors.TornUpdate(2, 5),
@@ -72,5 +85,6 @@ def test_the_numbers_are_attributes() -> None:
 def test_exit_codes() -> None:
     codes = {type(error).__name__: error.exit_code for error in EXAMPLES}
     assert codes["InvalidSize"] == codes["LargerThanMachine"] == codes["InvalidBatchSize"] == 2
+    assert codes["InvalidTarget"] == codes["TargetNotFound"] == codes["WrongTarget"] == 2
     assert codes["DoesNotFit"] == 3
-    assert codes["TensorFlowMissing"] == codes["ChildFailed"] == 1
+    assert codes["TensorFlowMissing"] == codes["ChildFailed"] == codes["TargetFailed"] == 1

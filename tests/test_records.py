@@ -14,13 +14,21 @@ from memfit.records import (
     DemoRow,
     DeviceMemory,
     Doctor,
+    Estimate,
+    Estimates,
     HostMemory,
+    LayerBytes,
     LayerCall,
     LayerGraph,
     LayerTensor,
     MicroBatchChange,
+    Op,
+    OpGraph,
     OutOfMemory,
     Package,
+    Parts,
+    Program,
+    ProgramVariable,
     Record,
     Run,
     SurvivedOOM,
@@ -29,6 +37,9 @@ from memfit.records import (
 OOM = OutOfMemory("OOM when allocating", 4096, (32, 32), "float", "CPU:0", "cpu", "Conv2D")
 BUDGET = Budget(2**30, "limit", 2**30)
 ROW = DemoRow("memfit", False, 1000, 8, (0.5, 0.25), 1.5)
+ESTIMATE = Estimate(
+    16, "graph", 900, 850, 950, Parts(weights_bytes=600), (LayerBytes("dense", 700),), ("a note",), 0.5
+)
 EXAMPLES: list[Record] = [
     DeviceMemory("CPU:0", 1, 2),
     HostMemory(100, 50, 80, 30),
@@ -54,6 +65,15 @@ EXAMPLES: list[Record] = [
         (LayerTensor(128, saved=True), LayerTensor(64, saved=False)),
         (1,),
     ),
+    Program(
+        16,
+        "graph",
+        (ProgramVariable("dense/kernel", 512, "weight", "dense"),),
+        OpGraph((Op("ReadVariableOp", outputs=(0,), role="read", variable=0),), (512,), outputs=(0,)),
+        left_out=("a kernel that nobody knows",),
+    ),
+    ESTIMATE,
+    Estimates((ESTIMATE, dataclasses.replace(ESTIMATE, batch_size=32))),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
 ]

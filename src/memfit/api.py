@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
-from memfit.errors import InvalidBatchSize, InvalidMicroBatchSize, MemfitError
+from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
 from memfit.records import Budget, Doctor, Estimate, Run
-from memfit.units import format_size
+from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
 
-__all__ = ["estimate", "estimate_series", "examine", "fit", "limit", "protect", "remat", "step"]
+__all__ = [
+    "check_fits",
+    "estimate",
+    "estimate_series",
+    "examine",
+    "fit",
+    "largest_batch",
+    "limit",
+    "protect",
+    "remat",
+    "step",
+]
 
 
 def fit(
@@ -147,16 +158,73 @@ def estimate_series(
     model: Any, batch_sizes: Iterable[SupportsIndex], *, data: Any = None
 ) -> Iterator[Estimate]:
     """The same for several batch sizes, with one trace where that is possible."""
+    sizes = [_checked_batch_size(size) for size in batch_sizes]
+    yield from map(_estimator(model, data), sizes)
+
+
+def _estimator(model: Any, data: Any) -> Callable[[int], Estimate]:
     load_keras()
     from memfit.estimates.peaks import estimate as simulate
     from memfit.programs.training import train_step_of
 
-    sizes = [_checked_batch_size(size) for size in batch_sizes]
     trace = train_step_of(model, data)
-    for size in sizes:
+
+    def at(batch_size: int) -> Estimate:
         began = time.perf_counter()
-        found = simulate(trace.at(size))
-        yield replace(found, seconds=time.perf_counter() - began)
+        found = simulate(trace.at(batch_size))
+        return dataclasses.replace(found, seconds=time.perf_counter() - began)
+
+    return at
+
+
+def largest_batch(
+    model: Any,
+    budget: str | SupportsIndex,
+    *,
+    data: Any = None,
+    on_size: Callable[[int], None] = lambda size: None,
+) -> Estimate:
+    """The largest batch that stays within a budget, which may be that of another machine.
+
+    `on_size` is told each batch size that is tried. Each takes seconds; few are needed.
+
+    >>> memfit.api.largest_batch(model, "2GiB").batch_size
+    209
+    """
+    from memfit.plans.batches import largest_batch_size
+
+    budget_bytes = parse_size(budget, "budget")
+    estimate_at = _estimator(model, data)
+    found: dict[int, Estimate] = {}
+
+    def needed_bytes(size: int) -> int:
+        on_size(size)
+        found[size] = estimate_at(size)
+        return found[size].safe_bytes
+
+    size = largest_batch_size(needed_bytes, budget_bytes)
+    if size == 0:
+        enough = f"a budget of {-(-found[1].safe_bytes >> 20)}MiB"
+        check_fits(found[1], budget_bytes, suggestion=f"{enough}; memfit.remat(model) may need less")
+    return found[size]
+
+
+def check_fits(found: Estimate, budget_bytes: int, *, suggestion: str) -> None:
+    """Raise DoesNotFit when a run may need more than the budget."""
+    if found.safe_bytes <= budget_bytes:
+        return
+    parts = dataclasses.asdict(found.parts)
+    most = sorted(parts, key=lambda name: -parts[name])[:3]
+    named = {name.removesuffix("_bytes"): parts.pop(name) for name in most}
+    named["other"] = sum(parts.values())
+    listed = ", ".join(f"{name} {format_size(size)}" for name, size in named.items())
+    raise DoesNotFit(
+        f"training needs up to {format_size(found.safe_bytes)} at batch_size={found.batch_size}; "
+        f"the budget is {format_size(budget_bytes)}.",
+        f"{listed} (estimated)",
+        suggestion=suggestion,
+        limit_bytes=budget_bytes,
+    )
 
 
 def _checked_batch_size(size: SupportsIndex) -> int:

@@ -15,6 +15,11 @@ MemfitError
 ├── CannotGuard                         training that memfit cannot guard exactly
 ├── InvalidBatchSize (ValueError)       not a number of samples
 ├── CannotEstimate                      a step whose memory nobody can know beforehand
+├── InvalidTarget (ValueError)          a TARGET that names nothing: no colon, no name
+│   └── TargetNotFound                  ... that is there: no such file, module or name
+├── WrongTarget (TypeError)             a TARGET that names something else than a model or data
+├── TargetFailed                        the user's own code raised while it was loaded or traced
+├── CannotLoadModel                     a .keras file that cannot be read, or not safely
 ├── CannotRematerialise                 a model that cannot be cut into segments
 │   └── NothingToGain                   ... because it would need as much memory as before
 ├── DoesNotFit                          not even the smallest step fits
@@ -241,13 +246,70 @@ class InvalidBatchSize(MemfitError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, received: object) -> None:
+    def __init__(self, received: object, *, name: str = "batch_size") -> None:
         self.received = received
+        on_command_line = name.startswith("--")
         super().__init__(
             f"{received!r} is not a batch size.",
             f"Expected a whole number of at least 1, received {received!r}.",
-            suggestion="memfit.estimate(model, batch_size=32)",
+            suggestion=f"{name} 32" if on_command_line else "memfit.estimate(model, batch_size=32)",
         )
+
+
+class InvalidTarget(MemfitError, ValueError):
+    """Not of the form that names a model or data."""
+
+    exit_code = 2
+
+    def __init__(self, received: str, *, title: str, expected: str, suggestion: str) -> None:
+        self.received = received
+        super().__init__(
+            f"expected {title} to be {expected}.", f"Received: {received}", suggestion=suggestion
+        )
+
+
+class TargetNotFound(InvalidTarget):
+    """A file, a module or a name in it that does not exist."""
+
+    def __init__(self, received: str, missing: str, *, near: Sequence[str], suggestion: str) -> None:
+        self.received, self.near = received, tuple(near)
+        MemfitError.__init__(
+            self,
+            f"{missing} does not exist.",
+            f"Received: {received}",
+            *([f"Names that are there: {', '.join(near)}"] if near else []),
+            suggestion=suggestion,
+        )
+
+
+class WrongTarget(MemfitError, TypeError):
+    """Something else than a model or data."""
+
+    exit_code = 2
+
+    def __init__(self, target: str, problem: str, *, expected: str, suggestion: str) -> None:
+        self.target, self.problem = target, problem
+        super().__init__(f"{target} {problem}.", f"Expected: {expected}", suggestion=suggestion)
+
+
+class TargetFailed(MemfitError):
+    """The user's own code raised while it was loaded or traced."""
+
+    def __init__(self, target: str, doing: str, reason: str, *, where: str | None, suggestion: str) -> None:
+        self.target, self.reason, self.where = target, reason, where
+        super().__init__(
+            f"{target} failed {doing}: {reason}.",
+            *([] if where is None else [where]),
+            suggestion=suggestion,
+        )
+
+
+class CannotLoadModel(MemfitError):
+    """A .keras file that cannot be read, or not without running code from it."""
+
+    def __init__(self, path: str, reason: str, *, suggestion: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"cannot load {path}: {reason}.", suggestion=suggestion)
 
 
 class NothingToGain(CannotRematerialise):

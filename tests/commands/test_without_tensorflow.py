@@ -73,6 +73,13 @@ def test_demo_needs_tensorflow_and_says_so_at_once(bare: Path) -> None:
     )
 
 
+def test_estimate_says_so_before_it_imports_anything_of_the_user(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import tensorflow")
+    result = _run(bare, "-m", "memfit", "estimate", f"{tmp_path}/train.py:model", "--batch", "8")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("TensorFlowMissing: TensorFlow is not installed")
+
+
 @pytest.mark.parametrize("call", ["memfit.limit('1GiB')", "memfit.fit(None)"])
 def test_the_library_says_so_too(bare: Path, call: str) -> None:
     result = _run(bare, "-c", f"import memfit; {call}")

@@ -8,10 +8,23 @@ from pathlib import Path
 import pytest
 
 from golden import check_golden, render
-from memfit.records import Budget, Demo, DemoRow, Doctor, HostMemory, OutOfMemory, Package
+from memfit.records import (
+    Budget,
+    Demo,
+    DemoRow,
+    Doctor,
+    Estimate,
+    Estimates,
+    HostMemory,
+    LayerBytes,
+    OutOfMemory,
+    Package,
+    Parts,
+)
 from memfit.reports.bars import bar
 from memfit.reports.demos import show_demo
 from memfit.reports.doctors import show_doctor
+from memfit.reports.estimates import show_estimates
 
 GOLDEN = Path(__file__).parent / "golden"
 MIB, GIB = 2**20, 2**30
@@ -41,6 +54,66 @@ DOCTOR = Doctor(
     process_bytes=525 * MIB,
     budget=Budget(18 * GIB, "machine", None, 2 * GIB),
 )
+
+ESTIMATE = Estimate(
+    batch_size=64,
+    method="graph",
+    peak_bytes=812_202_752,
+    low_bytes=768_300_000,
+    safe_bytes=879_110_902,
+    parts=Parts(
+        weights_bytes=102_334_888,
+        gradients_bytes=38_277_400,
+        optimizer_bytes=204_668_740,
+        activations_bytes=422_631_188,
+        scratch_bytes=294_912,
+        allocator_bytes=43_995_624,
+    ),
+    layers=(
+        LayerBytes("a_layer_with_a_very_long_name_that_somebody_gave_it", 40 * MIB),
+        LayerBytes("conv[bold]2d", 20 * MIB),
+        *(LayerBytes(f"dense_{number}", (13 - number) * MIB) for number in range(9)),
+    ),
+    left_out=(
+        "the model is not compiled: taken as Adam and mean squared error",
+        "nobody knows how much scratch memory the kernel FusedSomethingThatIsNotModelled takes while it runs",
+    ),
+    seconds=12.55,
+)
+SMALLER = dataclasses.replace(ESTIMATE, batch_size=8, peak_bytes=411_614_976, safe_bytes=435_917_414)
+
+
+def test_estimate() -> None:
+    check_golden(GOLDEN / "estimate.txt", render(show_estimates(ESTIMATE)))
+
+
+@pytest.mark.parametrize(
+    ("budget_bytes", "name", "verdict"),
+    [
+        (2 * GIB, "fits", "It fits, with 1.2 GiB to spare."),
+        (840_000_000, "may_fit", "It may fit: a run could need 37.3 MiB more than the budget."),
+        (512 * MIB, "does_not_fit", "It does not fit: the peak is 262.6 MiB above the budget."),
+    ],
+)
+def test_estimate_against_a_budget(budget_bytes: int, name: str, verdict: str) -> None:
+    estimate = dataclasses.replace(ESTIMATE, layers=(), left_out=(), method="xla")
+    text = render(show_estimates(estimate, budget_bytes=budget_bytes))
+    assert verdict in text
+    check_golden(GOLDEN / f"estimate_{name}.txt", text)
+
+
+def test_estimates() -> None:
+    estimates = Estimates((dataclasses.replace(SMALLER, left_out=()), ESTIMATE))
+    check_golden(GOLDEN / "estimates.txt", render(show_estimates(estimates)))
+
+
+def test_estimates_against_a_budget() -> None:
+    most = dataclasses.replace(ESTIMATE, batch_size=1024, peak_bytes=7_833_803_776, safe_bytes=8_326_230_282)
+    estimates = Estimates((SMALLER, ESTIMATE, most))
+    text = render(show_estimates(estimates, budget_bytes=840_000_000))
+    check_golden(GOLDEN / "estimates_budget.txt", text)
+    assert text.count("FusedSomething") == 1  # what they have in common is said once
+    assert "None fits the budget of 1.0 MiB." in render(show_estimates(estimates, budget_bytes=MIB))
 
 
 def test_demo() -> None:

@@ -12,6 +12,7 @@ import click
 from memfit.commands.completion import completion
 from memfit.commands.demo import demo
 from memfit.commands.doctor import doctor
+from memfit.commands.estimate import estimate
 from memfit.errors import MemfitError
 from memfit.version import __version__
 
@@ -28,7 +29,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, completion):
+for _command in (demo, doctor, estimate, completion):
     cli.add_command(_command)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from memfit.errors import CannotWrite
 from memfit.records import Record
+
+R = TypeVar("R", bound=Record)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
@@ -24,9 +26,7 @@ output_option = click.option(
 )
 
 
-def show(
-    make: Callable[[], Record], render: Callable[[Any], Any], *, as_json: bool, output: Path | None
-) -> None:
+def show(make: Callable[[], R], render: Callable[[R], Any], *, as_json: bool, output: Path | None) -> R:
     """Make a record and show it on standard output; a file that cannot be written is refused first."""
     from rich.console import Console
 
@@ -43,6 +43,7 @@ def show(
         with console.capture() as capture:
             console.print(render(record))
         say("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    return record
 
 
 def say(text: str) -> None:
@@ -56,3 +57,17 @@ def say(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise click.exceptions.Exit(1) from error
         raise CannotWrite("standard output", error.strerror or str(error)) from error
+
+
+@contextmanager
+def output_set_aside() -> Iterator[None]:
+    """Send what others print on standard output, from Python or below it, to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

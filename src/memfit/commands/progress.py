@@ -21,11 +21,11 @@ _WIDTH = 20
 
 
 @contextmanager
-def waiting(what: str, *, quiet: bool) -> Iterator[None]:
-    """A spinner for work that does not say how far it is."""
+def waiting(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner for work that does not say how far it is, and a function that changes its text."""
     console = Console(stderr=True, quiet=quiet or not Console(stderr=True).is_terminal)
-    with console.status(what):
-        yield
+    with console.status(Text(what)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 class _Steps(ProgressColumn):

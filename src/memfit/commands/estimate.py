@@ -1,0 +1,114 @@
+"""`memfit estimate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memfit.commands.options import json_option, output_option, output_set_aside, quiet_option, show
+from memfit.errors import InvalidBatchSize
+
+if TYPE_CHECKING:
+    from memfit.records import Estimate, Estimates
+
+
+@click.command(epilog="Example: memfit estimate train.py:model --batch 16,32,64 --budget 4GiB")
+@click.argument("target")
+@click.option("--batch", metavar="N[,N...]", help="The batch size, or several.")
+@click.option(
+    "--data", metavar="TARGET", help="A batch, a dataset or specs, where the model alone leaves it open."
+)
+@click.option("--budget", metavar="SIZE", help="The memory to compare with.")
+@click.option("--largest", is_flag=True, help="Find the largest batch that fits the budget.")
+@json_option
+@output_option
+@quiet_option
+def estimate(
+    target: str,
+    batch: str | None,
+    data: str | None,
+    budget: str | None,
+    largest: bool,
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+) -> None:
+    """Show what a training step will need, before it runs.
+
+    The peak, what it consists of, and the layers that cost most. Nothing is trained and nothing changed.
+
+    TARGET is file.py:name, package.module:name (a model, or a function without arguments that returns one) or
+    a .keras file. A file is imported, not run: training belongs under if __name__ == "__main__".
+
+    With a budget the exit code is 3 if the batch does not fit, or none of several.
+    """
+    from memfit.commands.imports import user_code
+    from memfit.commands.progress import waiting
+    from memfit.commands.targets import find_data, find_model, load_data, load_model
+    from memfit.devices import check_installed
+    from memfit.reports.estimates import show_estimates
+    from memfit.units import parse_size
+
+    sizes = _sizes(batch, budget, largest=largest)
+    budget_bytes = None if budget is None else parse_size(budget, "--budget")
+    where, data_where = find_model(target), None if data is None else find_data(data)
+    check_installed()
+
+    def make() -> Estimate | Estimates:
+        with output_set_aside(), waiting(f"Loading {target}", quiet=quiet or as_json) as tell:
+            model, samples = load_model(where), None if data_where is None else load_data(data_where)
+            suggestion = "model.train_on_batch(x, y), which raises the same"
+            with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
+                return _estimate(model, samples, sizes, budget_bytes, tell)
+
+    record = show(make, partial(show_estimates, budget_bytes=budget_bytes), as_json=as_json, output=output)
+    if budget_bytes is not None:
+        _check_fits(record, budget_bytes, instead=f"memfit estimate {target} --budget {budget} --largest")
+
+
+def _sizes(batch: str | None, budget: str | None, *, largest: bool) -> list[int]:
+    """The batch sizes that are asked for; none of them when it is the largest."""
+    if largest and budget is None:
+        raise click.UsageError("--largest needs a --budget.")
+    if largest == (batch is not None):
+        raise click.UsageError("Give one of --batch and --largest.")
+    return [] if batch is None else [_size(text.strip()) for text in batch.split(",")]
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InvalidBatchSize(text, name="--batch")
+    return int(text)
+
+
+def _estimate(
+    model: Any, samples: Any, sizes: list[int], budget_bytes: int | None, tell: Callable[[str], None]
+) -> Estimate | Estimates:
+    from memfit.api import estimate_series, largest_batch
+    from memfit.records import Estimates
+
+    def tell_size(size: int) -> None:
+        tell(f"Estimating a batch of {size}")
+
+    if budget_bytes is not None and not sizes:
+        return largest_batch(model, budget_bytes, data=samples, on_size=tell_size)
+    series = estimate_series(model, sizes, data=samples)
+    found = []
+    for size in sizes:
+        tell_size(size)
+        found.append(next(series))
+    return found[0] if len(found) == 1 else Estimates(tuple(found))
+
+
+def _check_fits(record: Estimate | Estimates, budget_bytes: int, *, instead: str) -> None:
+    from memfit.api import check_fits
+    from memfit.records import Estimate
+
+    found = (record,) if isinstance(record, Estimate) else record.estimates
+    least = min(found, key=lambda one: one.safe_bytes)
+    suggestion = instead if least.batch_size > 1 else f"--budget {-(-least.safe_bytes >> 20)}MiB"
+    check_fits(least, budget_bytes, suggestion=suggestion)

@@ -1,0 +1,235 @@
+"""TARGET and --data: what they name, found before anything is loaded, and loaded with clear errors."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import shlex
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memfit.commands.imports import describe, import_file, look_in, user_code
+from memfit.errors import CannotLoadModel, InvalidTarget, TargetNotFound, WrongTarget
+
+_MOST_NAMES = 6
+
+
+@dataclass(frozen=True)
+class Target:
+    """A name in a file or module of the user's, or a file that holds a model."""
+
+    text: str  # as the user wrote it
+    place: str  # the part before the colon
+    name: str  # the part after it; empty for a file that holds a model
+    file: Path | None  # absolute; None for a module
+    option: str = ""  # what comes before it on the command line
+
+    @property
+    def folder(self) -> Path:
+        """Where the user's own files are."""
+        return Path.cwd() if self.file is None else self.file.resolve().parent
+
+    def with_name(self, name: str) -> str:
+        """Another name in the same place, for the command line."""
+        return f"{self.option}{self.place}:{name}"
+
+
+def find_model(text: str) -> Target:
+    """What TARGET names: `file.py:name`, `package.module:name` or a `.keras` file."""
+    if text.endswith(".keras"):
+        return _existing(Target(text, text, "", Path(text).absolute()))
+    return _find(text, "TARGET", "file.py:name, package.module:name or a .keras file", example="model")
+
+
+def find_data(text: str) -> Target:
+    """What --data names: `file.py:name` or `package.module:name`."""
+    return _find(text, "--data", "file.py:name or package.module:name", example="batch", option="--data ")
+
+
+def _find(text: str, title: str, expected: str, *, example: str, option: str = "") -> Target:
+    place, _, name = text.rpartition(":")
+    is_file = place.endswith(".py")
+    if not name or not (is_file or all(part.isidentifier() for part in place.split("."))):
+        likely = text.strip(":") if text.strip(":").endswith(".py") else "train.py"
+        suggestion = f"{option}{likely}:{example}"
+        raise InvalidTarget(text, title=title, expected=expected, suggestion=suggestion)
+    return _existing(Target(text, place, name, Path(place).absolute() if is_file else None, option))
+
+
+def _existing(target: Target) -> Target:
+    if target.file is None or target.file.is_file():
+        return target
+    ending = target.file.suffix
+    near = _nearest(target.file.name, sorted(path.name for path in target.file.parent.glob(f"*{ending}")))
+    place = os.fspath(Path(target.place).with_name(near[0])) if near else f"train{ending}"
+    raise TargetNotFound(
+        target.text,
+        f"the file {target.place}",
+        near=near,
+        suggestion=f"{target.option}{place}" + (f":{target.name}" if target.name else ""),
+    )
+
+
+def load_model(target: Target) -> Any:
+    """The model that a target names, or that the function that it names returns."""
+    if not target.name:
+        return _load_saved(target)
+    module, value, verb = _load(target)
+    if isinstance(value, _keras().Model):
+        return value
+    models = [name for name, one in vars(module).items() if isinstance(one, _keras().Model)]
+    raise WrongTarget(
+        target.text,
+        f"{verb} {_kind(value)}, not a Keras model",
+        expected="a keras.Model, or a function without arguments that returns one",
+        suggestion=target.with_name(models[0] if models else "build_model"),
+    )
+
+
+def load_data(target: Target) -> Any:
+    """The batch, dataset or specs that a target names, or that the function that it names returns."""
+    _, value, verb = _load(target)
+    if hasattr(value, "element_spec"):
+        return value
+    leaves = _keras().tree.flatten(value)
+    odd = [leaf for leaf in leaves if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))]
+    if leaves and not odd:
+        return value
+    inside = f" with {_kind(odd[0])} in it" if odd and odd[0] is not value else ""
+    raise WrongTarget(
+        target.text,
+        f"{verb} {_kind(value)}{inside}, not a batch, a dataset or specs",
+        expected="arrays, tensors, specs or a tf.data.Dataset, or a function that returns them",
+        suggestion=f"{target.with_name('batch')}, with `batch = (x[:32], y[:32])` in it",
+    )
+
+
+def _keras() -> Any:
+    from memfit.devices import load_keras
+
+    return load_keras()
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _load_saved(target: Target) -> Any:
+    keras = _keras()
+    try:
+        return keras.models.load_model(target.file, safe_mode=True)
+    except Exception as error:
+        reason, suggestion = _why_not_loaded(target.text, error)
+        raise CannotLoadModel(target.text, reason, suggestion=suggestion) from error
+
+
+def _why_not_loaded(path: str, error: Exception) -> tuple[str, str]:
+    """The reason and what to try; Keras tells the first three apart only in its texts."""
+    message = str(error)
+    if not zipfile.is_zipfile(path):
+        return "it is not a whole archive of the kind that Keras writes", f'model.save("{path}")'
+    if "safe_mode=False" in message:
+        reason = "it holds Python code that loading would run, and memfit does not trust files"
+        return reason, "train.py:build_model, a function that builds or loads the model itself"
+    if unknown := re.search(r"Could not locate (?:class|function) '(\w+)'", message):
+        reason = f"it uses {unknown[1]}, which Keras does not know"
+        return reason, f"train.py:build_model, a function that knows {unknown[1]} and loads the file"
+    return describe(error), f'model.save("{path}"), with the Keras that is installed here'
+
+
+def _load(target: Target) -> tuple[ModuleType, Any, str]:
+    """The module, what the target names in it or what that function returns, and a verb that says which."""
+    module = _import(target)
+    value = _look_up(target, module)
+    if not callable(value) or isinstance(value, _keras().Model):
+        return module, value, "is of type"
+    _check_takes_nothing(target, value)
+    with user_code(
+        target.text, "when it was called", folder=target.folder, suggestion=_again(target, call=True)
+    ):
+        return module, value(), "returns something of type"
+
+
+def _import(target: Target) -> ModuleType:
+    with user_code(target.text, "when it was imported", folder=target.folder, suggestion=_again(target)):
+        if target.file is not None:
+            return import_file(target.file)
+        look_in(Path.cwd())
+        try:
+            return importlib.import_module(target.place)
+        except ModuleNotFoundError as error:
+            if not f"{target.place}.".startswith(f"{error.name}."):
+                raise
+            near = _nearest(target.place, sorted(path.stem for path in Path.cwd().glob("*.py")))
+            suggestion = f"{target.option}{near[0] if near else 'train'}:{target.name}"
+            missing = f"the module {error.name}"
+            raise TargetNotFound(target.text, missing, near=near, suggestion=suggestion) from error
+
+
+def _again(target: Target, *, call: bool = False) -> str:
+    """A command that raises the same error, with all of its traceback."""
+    module = target.place if target.file is None else target.file.stem
+    if all(part.isidentifier() for part in module.split(".")):
+        first = target.name.split(".")[0]
+        code = f"from {module} import {first}; {target.name}()" if call else f"import {module}"
+    else:
+        code = f"__import__('{module}')" + (f".{target.name}()" if call else "")
+    elsewhere = target.file is not None and target.file.parent != Path.cwd()
+    there = f"cd {shlex.quote(os.path.dirname(target.place))} && " if elsewhere else ""  # noqa: PTH120
+    return f'{there}python -c "{code}"'
+
+
+def _look_up(target: Target, module: ModuleType) -> Any:
+    value: Any = module
+    for name in target.name.split("."):
+        if not hasattr(value, name):
+            near = _nearest(name, _names_in(value))
+            missing = f"the name {name} in {target.place}"
+            suggestion = target.with_name(near[0] if near else "model")
+            raise TargetNotFound(target.text, missing, near=near, suggestion=suggestion)
+        value = getattr(value, name)
+    return value
+
+
+def _names_in(owner: Any) -> list[str]:
+    """Public names, without what a module has imported from elsewhere."""
+    names = [name for name in vars(owner) if not name.startswith("_")] if hasattr(owner, "__dict__") else []
+    if not isinstance(owner, ModuleType):
+        return names
+    return [name for name in names if _is_of(getattr(owner, name), owner)]
+
+
+def _is_of(value: Any, module: ModuleType) -> bool:
+    if isinstance(value, ModuleType) or type(value).__module__ == "__future__":
+        return False
+    defined = inspect.isroutine(value) or inspect.isclass(value)
+    return not defined or getattr(value, "__module__", None) == module.__name__
+
+
+def _nearest(name: str, names: list[str]) -> list[str]:
+    near = difflib.get_close_matches(name, names, n=_MOST_NAMES, cutoff=0.5)
+    return [*near, *(other for other in names if other not in near)][:_MOST_NAMES]
+
+
+def _check_takes_nothing(target: Target, function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function that is not written in Python may not say
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise WrongTarget(
+            target.text,
+            f"takes arguments: {signature}",
+            expected="a function without arguments",
+            suggestion=f"{target.with_name('build')}, with `def build(): return {target.name}(...)` in it",
+        ) from error

@@ -1,0 +1,131 @@
+"""Estimate -> text: peak and budget, the parts, the layers that cost most; for several sizes a row each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from memfit.records import Estimate, Estimates
+from memfit.reports.bars import bar
+from memfit.units import format_size
+
+_WIDTH = 30
+_LONGEST_NAME = 28
+_MOST_LAYERS = 10
+_METHODS = {"graph": "graph mode", "xla": "XLA"}
+_PARTS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "gradients and update",
+    "optimizer_bytes": "optimizer",
+    "activations_bytes": "activations",
+    "scratch_bytes": "scratch of kernels",
+    "allocator_bytes": "rounding up",
+    "data_bytes": "the batch",
+}
+
+
+def show_estimates(found: Estimate | Estimates, *, budget_bytes: int | None = None) -> RenderableType:
+    """The whole report, for a console of 80 columns or more."""
+    every = found.estimates if isinstance(found, Estimates) else (found,)
+    sections = [_series(every, budget_bytes)] if isinstance(found, Estimates) else _one(found, budget_bytes)
+    spaced = [part for section in [*sections, *_left_out(every)] for part in (Text(), section)]
+    return Group(*spaced[1:])
+
+
+def _one(found: Estimate, budget_bytes: int | None) -> list[RenderableType]:
+    parts = [(_PARTS[name], size) for name, size in dataclasses.asdict(found.parts).items()]
+    layers = [(layer.name, layer.bytes) for layer in found.layers[:_MOST_LAYERS]]
+    return [
+        _headline(found),
+        *([] if budget_bytes is None else [_comparison(found, budget_bytes)]),
+        _ranking("What is in memory at the peak:", parts, found.peak_bytes),
+        *([_ranking("The layers that hold most of it:", layers, found.peak_bytes)] if layers else []),
+    ]
+
+
+def _headline(found: Estimate) -> Text:
+    return Text(
+        f"A training step on a batch of {found.batch_size} needs {format_size(found.peak_bytes)}; "
+        f"a run stays under {format_size(found.safe_bytes)}.\n"
+        f"Estimated for {_METHODS[found.method]} in {found.seconds:.1f} seconds."
+    )
+
+
+def _comparison(found: Estimate, budget_bytes: int) -> RenderableType:
+    full = max(found.safe_bytes, budget_bytes)
+    style, _, sentence = _verdict(found, budget_bytes)
+    table = _table("", ">", "")
+    for name, size, colour in (
+        ("budget", budget_bytes, "blue"),
+        ("peak", found.peak_bytes, style),
+        ("stays under", found.safe_bytes, style),
+    ):
+        table.add_row(name, format_size(size), Text(bar(size, full, _WIDTH), style=colour))
+    return Group(table, Text(sentence, style=style))
+
+
+def _verdict(found: Estimate, budget_bytes: int) -> tuple[str, str, str]:
+    """A colour, a word and a sentence."""
+    safe, peak = found.safe_bytes - budget_bytes, found.peak_bytes - budget_bytes
+    if safe <= 0:
+        return "green", "fits", f"It fits, with {format_size(-safe)} to spare."
+    if peak <= 0:
+        return "yellow", "may fit", f"It may fit: a run could need {format_size(safe)} more than the budget."
+    return "red", "does not fit", f"It does not fit: the peak is {format_size(peak)} above the budget."
+
+
+def _ranking(title: str, sizes: Sequence[tuple[str, int]], whole_bytes: int) -> RenderableType:
+    """Names and bytes, the largest first, with their share of the whole."""
+    ranked = sorted((pair for pair in sizes if pair[1] > 0), key=lambda pair: -pair[1])
+    table = _table("", ">", ">", "")
+    table.columns[0].max_width = _LONGEST_NAME
+    for name, size in ranked:
+        share = f"{100 * size / whole_bytes:.0f} %"
+        table.add_row(
+            Text(name), format_size(size), share, Text(bar(size, ranked[0][1], _WIDTH), style="cyan")
+        )
+    return Group(Text(title, style="bold"), table)
+
+
+def _series(every: Sequence[Estimate], budget_bytes: int | None) -> RenderableType:
+    full = max(found.safe_bytes for found in every)
+    table = _table("batch>", "peak>", "stays under>", "", "")
+    for found in every:
+        style, word, _ = ("cyan", "", "") if budget_bytes is None else _verdict(found, budget_bytes)
+        drawn = Text(bar(found.safe_bytes, full, _WIDTH), style=style)
+        sizes = (format_size(found.peak_bytes), format_size(found.safe_bytes))
+        table.add_row(str(found.batch_size), *sizes, drawn, Text(word, style=style))
+    return table if budget_bytes is None else Group(table, Text(), Text(_largest(every, budget_bytes)))
+
+
+def _largest(every: Sequence[Estimate], budget_bytes: int) -> str:
+    fitting = [found.batch_size for found in every if found.safe_bytes <= budget_bytes]
+    within = f"the budget of {format_size(budget_bytes)}"
+    return f"The largest of these that fits {within}: {max(fitting)}." if fitting else f"None fits {within}."
+
+
+def _left_out(every: Sequence[Estimate]) -> list[RenderableType]:
+    """What the figures do not hold, each once."""
+    notes = dict.fromkeys(note for found in every for note in found.left_out)
+    if not notes:
+        return []
+    table = _table("", "")
+    for note in notes:
+        table.add_row("-", Text(note))
+    table.columns[1].no_wrap = False
+    return [Group(Text("What the estimate assumes or leaves out:", style="bold"), table)]
+
+
+def _table(*columns: str) -> Table:
+    """A table without lines; a title that ends with > is that of a column of numbers."""
+    titled = any(title.strip(">") for title in columns)
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=titled)
+    for title in columns:
+        justify: Literal["left", "right"] = "right" if title.endswith(">") else "left"
+        table.add_column(title.strip(">"), justify=justify, no_wrap=True)
+    return table

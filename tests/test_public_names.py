@@ -10,11 +10,13 @@ from memfit.version import __version__
 def test_public_names_are_pinned() -> None:
     assert memfit.__all__ == [
         "Budget",
+        "Estimate",
         "MemfitError",
         "Run",
         "__version__",
         "devices",
         "errors",
+        "estimate",
         "fit",
         "limit",
         "protect",

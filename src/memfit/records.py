@@ -372,6 +372,7 @@ class ProgramVariable:
     bytes: int
     role: VariableRole
     layer: str = ""
+    drawn: bool = False  # whether its first value was drawn at random, which leaves gaps in the pool
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from memfit.estimates.allocators import Allocator
-from memfit.records import Op, OpGraph, Program
+from memfit.records import Op, OpGraph, Program, ProgramVariable
 
 _PARTS = {"weight": "weights", "optimizer": "optimizer", "other": "weights"}  # of variables
 
@@ -45,21 +45,28 @@ class Simulation:
         spread: float = 1.0,
         loops_finish_first: bool = False,
     ) -> None:
-        """`seed` chooses how long operations take, and in which order those that become ready together run.
+        """`seed` chooses how long operations take.
 
         The bodies of loops begin the next time round before they finish what nobody waits for, as
         TensorFlow's do, unless they shall finish first.
         """
         self.memory = Allocator(limit_bytes)
-        self.wiring = _Wiring(program.graph, last_first=seed % 2 == 1)
+        self.wiring = _Wiring(program.graph, last_first=False)
         self.bodies = [_Wiring(body, last_first=not loops_finish_first) for body in program.bodies]
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)
         self.buffers = _Buffers(self.memory)
-        self.variables = [self.buffers.new(v.bytes, (_PARTS[v.role], v.layer)) for v in program.variables]
-        for buffer in self.variables:
-            self.buffers.uses[buffer] = 1
+        self.variables = [self._created(variable) for variable in program.variables]
         self._constants: dict[int, int] = {}
+
+    def _created(self, variable: ProgramVariable) -> int:
+        """A variable as Keras creates it: what is drawn is scaled and shifted, each time in a copy."""
+        copies = [self.memory.allocate(variable.bytes) for _ in range(2 if variable.drawn else 0)]
+        buffer = self.buffers.new(variable.bytes, (_PARTS[variable.role], variable.layer))
+        self.buffers.uses[buffer] = 1
+        for copy in reversed(copies):
+            self.memory.free(copy)
+        return buffer
 
     def step(self, *, holders_at: int | None = None) -> StepMemory:
         """Run one step; where it comes to so many bytes, say who holds them."""
@@ -320,9 +327,9 @@ class _Run:
         ready = _Ready(self._inline[0], self._queues[0])
         for tensor in frame.wiring.graph.inputs:
             value = self._buffers.new(frame.wiring.graph.tensors[tensor], ("data", ""))
-            self._buffers.uses[value] = 1
+            self._buffers.uses[value] = 1  # whoever calls holds it until the end
+            self._kept.append(value)
             self._arrive(frame, tensor, value, ready)
-            self._buffers.release(value)
         ready.settle()
         return frame
 

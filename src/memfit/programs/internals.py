@@ -30,7 +30,10 @@ def body_graph_def(function_def: Any, shapes: list[Any], library: Any) -> tuple[
     """The GraphDef of a function in a library, and the names of the tensors that it returns."""
     from tensorflow.python.framework import function_def_to_graph
 
-    graph_def, names = function_def_to_graph.function_def_to_graph_def(function_def, shapes)
+    plain = type(function_def)()
+    plain.CopyFrom(function_def)
+    plain.arg_attr.clear()  # shapes that were inferred before these were known
+    graph_def, names = function_def_to_graph.function_def_to_graph_def(plain, shapes)
     known = {function.signature.name for function in graph_def.library.function}
     graph_def.library.function.extend(f for f in library.function if f.signature.name not in known)
     returned = [names[function_def.ret[arg.name]] for arg in function_def.signature.output_arg]

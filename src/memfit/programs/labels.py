@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from memfit.records import VariableRole
 
@@ -15,6 +16,12 @@ class Labels:
     update: str | None = None  # the scope that the optimizer computes in
     roles: dict[int, VariableRole] = field(default_factory=dict)  # of tf.Variables, by identity
     paths: dict[int, str] = field(default_factory=dict)  # likewise, as Keras names them
+
+    def in_order_of_creation(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Variables by the names of their handles, first those of the model, then of the optimizer."""
+        order = {identity: number for number, identity in enumerate(self.roles)}
+        pairs = sorted(variables.items(), key=lambda pair: order.get(id(pair[1]), len(order)))
+        return dict(pairs)
 
     def layer_of(self, name: str) -> str:
         """The layers that an operation or variable belongs to, by the scopes in its name."""

@@ -21,6 +21,7 @@ _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_MEMORY = (tf.resource, tf.variant)
+_SMALL = ("TensorListElementShape", "TensorListPopBack", "TensorListGetItem")  # or no memory of their own
 _STRING_BYTES = 24
 _XLA_SECONDS = 1e-2
 
@@ -75,8 +76,10 @@ class Reader:
         if tensor.dtype in _NO_MEMORY:
             return 0
         shape = _shape(tensor)
-        if shape is None and tensor.dtype.is_integer and tensor.shape.rank == 1:
-            return 0  # the shape of something
+        if shape is None and (
+            tensor.op.type in _SMALL or (tensor.dtype.is_integer and tensor.shape.rank == 1)
+        ):
+            return 0
         if shape is None:
             self.left_out[f"an output of {tensor.op.type} of unknown shape ({tensor.op.name})"] = None
             return 0

@@ -74,7 +74,8 @@ class Trace:
     def _traced(self, specs: Any) -> _Traced:
         with self._prepared() as labels:
             concrete = graph(self._function).get_concrete_function(specs)
-            return _Traced(concrete, internals.handles_by_name(concrete.graph), labels)
+            variables = internals.handles_by_name(concrete.graph)
+            return _Traced(concrete, labels.in_order_of_creation(variables), labels)
 
     def _for(self, batch_size: int) -> _Traced:
         if self._open is not None:
@@ -98,7 +99,9 @@ class Trace:
             compiled = graph(step, jit_compile=True)
             func_graph = compiled.get_concrete_function(*specs).graph
             temporary, outputs = internals.buffers_of(compiled, specs)
-            variables = tuple(_variable(variable, labels) for variable in func_graph.variables)
+            known = labels.in_order_of_creation(internals.handles_by_name(func_graph))
+            unique = {id(variable): variable for variable in known.values()}
+            variables = tuple(_variable(variable, labels) for variable in unique.values())
         fed = [spec.shape.num_elements() * spec.dtype.size for spec in specs]
         sizes = (*fed, *temporary, *outputs)
         given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
@@ -136,7 +139,9 @@ def _variable(variable: Any, labels: Labels) -> ProgramVariable:
     size = variable.shape.num_elements() * variable.dtype.size
     name = labels.paths.get(id(variable), variable.name)
     role = labels.roles.get(id(variable), "other")
-    return ProgramVariable(name, int(size), role, labels.layer_of(name) if role == "weight" else "")
+    if role != "weight":
+        return ProgramVariable(name, int(size), role)
+    return ProgramVariable(name, int(size), role, labels.layer_of(name), drawn=variable.shape.rank > 1)
 
 
 def _has_loops(func_graph: Any) -> bool:

@@ -1,0 +1,169 @@
+"""Steps of all kinds: what is estimated beforehand, and what the same process then really needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+
+pytestmark = pytest.mark.real
+
+
+def _dense() -> Any:
+    import keras
+    from keras import layers
+
+    hidden = [layers.Dense(512, "relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((256,)), *hidden, layers.Dropout(0.2), layers.Dense(1)])
+
+
+def _convolution() -> Any:
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((48, 48, 3))
+    for width in (16, 32):
+        x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(x)))
+        x = layers.MaxPooling2D()(x)
+    return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(x)))
+
+
+def _groups() -> Any:
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((32, 32, 16))
+    x = layers.Conv2D(16, 5, padding="same", groups=16)(x)  # Keras lets XLA compile this one
+    return keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+
+
+def _attention() -> Any:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((64,), dtype="int32")
+    x = layers.Embedding(1000, 64, mask_zero=True)(inputs)
+    x = layers.LayerNormalization()(layers.MultiHeadAttention(4, 16, dropout=0.1)(x, x))
+    return keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
+
+
+def _recurrent() -> Any:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((24, 32))
+    return keras.Model(
+        inputs, layers.Dense(1)(layers.GRU(96)(layers.LSTM(96, return_sequences=True)(inputs)))
+    )
+
+
+def _own_step() -> Any:
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            x, y = data[:2]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x = inputs = keras.Input((256,))
+    for _ in range(4):
+        x = layers.Dense(512, "gelu")(x)
+    return Own(inputs, layers.Dense(1)(x))
+
+
+KINDS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
+    "dense": (_dense, 4096, {}),
+    "convolution": (_convolution, 64, {}),
+    "groups": (_groups, 64, {}),
+    "attention": (_attention, 64, {}),
+    "recurrent": (_recurrent, 256, {}),
+    "own step": (_own_step, 4096, {}),
+    "rematerialised": (_dense, 4096, {"remat": True}),
+    "float16": (_convolution, 64, {"policy": "mixed_float16"}),
+    "XLA": (_dense, 4096, {"jit_compile": True}),
+}
+
+
+def _said_and_measured(kinds: list[str]) -> dict[str, Any]:
+    import keras
+    import numpy as np
+
+    import memfit
+    from memfit.devices import measure_peak
+
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        make, count, options = KINDS[kind]
+        keras.config.set_dtype_policy(options.get("policy", "float32"))
+        model = make()
+        model.compile("adam", "mse", metrics=["mae"], jit_compile=options.get("jit_compile", False))
+        if options.get("remat"):
+            memfit.remat(model, batch_size=count)
+        before = _face(model)
+        estimate = memfit.estimate(model, batch_size=count)
+        changed = [name for name, value in before.items() if _face(model)[name] != value]
+        x = np.ones((count, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
+        y = np.ones((count, 1), "float32")
+        peaks, others = [], _others(model)
+        for _ in range(5):
+            with measure_peak() as measured:
+                model.train_on_batch(x, y)
+            peaks.append(measured.peak_bytes - others)
+        found[kind] = {
+            "low": estimate.low_bytes,
+            "peak": estimate.peak_bytes,
+            "safe": estimate.safe_bytes,
+            "parts": sum(vars(estimate.parts).values()),
+            "left_out": list(estimate.left_out),
+            "measured": sorted(peaks[1:]),
+            "changed": changed,
+            "method": estimate.method,
+        }
+        del model, x, y
+        keras.backend.clear_session()
+    return found
+
+
+def _others(model: Any) -> int:
+    """What is in the pool besides a model's weights."""
+    from memfit.devices import device_memory
+
+    weights = sum(v.value.numpy().nbytes for v in model.variables)
+    return device_memory().current_bytes - weights
+
+
+def _face(model: Any) -> dict[str, Any]:
+    """What can be seen of a model, its optimizer and its metrics."""
+    parts = {"model": model, "optimizer": model.optimizer, "metrics": model._compile_metrics}
+    seen: dict[str, Any] = {f"{name}: attributes": set(vars(part)) for name, part in parts.items()}
+    seen["optimizer: variables"] = [v.path for v in model.optimizer.variables]
+    seen["model: variables"] = [(v.path, v.numpy().tobytes()) for v in model.variables]
+    seen["built"] = [part.built for part in parts.values()]
+    seen["metrics"] = [metric.name for metric in model.metrics]
+    return seen
+
+
+@pytest.mark.parametrize(
+    "kinds", [["dense", "convolution", "groups", "attention"], ["recurrent", "own step", "rematerialised"],
+              ["float16", "XLA"]],
+    ids=lambda kinds: kinds[0],
+)  # fmt: skip
+def test_what_is_said_is_what_is_measured_and_nothing_changes(kinds: list[str]) -> None:
+    for kind, one in run_limited(_said_and_measured, "4GiB", kinds=kinds).items():
+        assert one["changed"] == [], kind
+        assert one["left_out"] == [], kind
+        assert one["parts"] == one["peak"], kind
+        assert one["method"] == ("xla" if kind == "XLA" else "graph"), kind
+        lowest, *_, highest = one["measured"]
+        # A step's peak moves by several per cent, that of a loop by more; each has its own pool in the model.
+        assert one["low"] * 0.8 <= highest, (kind, one)
+        assert lowest <= one["safe"] * 1.15, (kind, one)

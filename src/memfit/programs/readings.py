@@ -76,12 +76,10 @@ class Reader:
         if tensor.dtype in _NO_MEMORY:
             return 0
         shape = _shape(tensor)
-        if shape is None and (
-            tensor.op.type in _SMALL or (tensor.dtype.is_integer and tensor.shape.rank == 1)
-        ):
-            return 0
         if shape is None:
-            self.left_out[f"an output of {tensor.op.type} of unknown shape ({tensor.op.name})"] = None
+            shape_of_something = tensor.dtype.is_integer and tensor.shape.rank == 1
+            if tensor.op.type not in _SMALL and not shape_of_something:
+                self.left_out[f"an output of {tensor.op.type} of unknown shape ({tensor.op.name})"] = None
             return 0
         item = _STRING_BYTES if tensor.dtype == tf.string else tensor.dtype.size
         count = 1

@@ -6,7 +6,7 @@ alone in its process, because the gaps that another leaves in the pool are none 
 is the temporary memory of XLA's own buffer assignment. The drift is the largest difference of any weight
 after 20 steps: between rematerialised and plain, and between plain and plain on one thread.
 
-Name models to measure only those; the figures of the others stay as they were.
+Name models or parts (graph, xla, largest_batch) to measure only those; the other figures stay as they were.
 """
 
 from __future__ import annotations
@@ -220,38 +220,51 @@ def largest_batch(name: str, remat: bool) -> int:
         largest, size = size, size + max(1, size // 8)
 
 
-def measure_all(name: str) -> dict[str, Any]:
-    """All figures of one model, in processes of their own."""
+def measure_graph(name: str) -> dict[str, Any]:
+    """The figures of one model in graph mode."""
     with tempfile.TemporaryDirectory() as folder:
-        graph = _in_child(measure, name=name, folder=folder)
-        graph["drift_on_one_thread"] = _in_child(drift_on_one_thread, name=name, folder=folder)
+        figures: dict[str, Any] = _in_child(measure, name=name, folder=folder)
+        figures["drift_on_one_thread"] = _in_child(drift_on_one_thread, name=name, folder=folder)
     plain, ours = (_in_child(activation_peak, name=name, remat=remat) for remat in (False, True))
-    graph |= {
+    return figures | {
         "plain_activation_bytes": plain, "activation_bytes": ours, "times_smaller": round(plain / ours, 2)
     }  # fmt: skip
-    figures = {"graph": graph, "xla": _in_child(measure_xla, name=name)}
-    if name in LARGEST_IN:
-        limit_bytes = LARGEST_IN[name]
-        plain, ours = (
-            _in_child(largest_batch, limit_bytes, name=name, remat=remat) for remat in (False, True)
-        )
-        figures["largest_batch"] = {
-            "limit_bytes": limit_bytes, "plain": plain, "ours": ours, "times_larger": round(ours / plain, 2)
-        }  # fmt: skip
-    return figures
+
+
+def measure_largest_batch(name: str) -> dict[str, Any] | None:
+    """The largest batch of one model, for those that it is asked of."""
+    limit_bytes = LARGEST_IN.get(name)
+    if limit_bytes is None:
+        return None
+    plain, ours = (_in_child(largest_batch, limit_bytes, name=name, remat=remat) for remat in (False, True))
+    return {
+        "limit_bytes": limit_bytes, "plain": plain, "ours": ours, "times_larger": round(ours / plain, 2)
+    }  # fmt: skip
+
+
+PARTS = {
+    "graph": measure_graph,
+    "xla": lambda name: _in_child(measure_xla, name=name),
+    "largest_batch": measure_largest_batch,
+}
 
 
 def _in_child(function: Any, limit_bytes: int = LIMIT_BYTES, **arguments: Any) -> Any:
     return run_in_child(function, arguments, limit_bytes=limit_bytes, environment=QUIET)
 
 
-def main(names: list[str]) -> None:
+def main(chosen: list[str]) -> None:
     """Measure models one after the other, and write after each."""
-    figures = read_figures("remat") if names else {}
-    for name in names or NAMES:
-        print(f"measuring {name} ...", file=sys.stderr)
-        figures[name] = measure_all(name)
-        write_results("remat", figures)
+    names = [name for name in NAMES if name in chosen] or NAMES
+    parts = [part for part in PARTS if part in chosen] or PARTS
+    figures = read_figures("remat") if chosen else {}
+    for name in names:
+        for part in parts:
+            print(f"measuring {name}: {part} ...", file=sys.stderr)
+            found = PARTS[part](name)
+            if found is not None:
+                figures.setdefault(name, {})[part] = found
+                write_results("remat", figures)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def estimate_series(
     model: Any, batch_sizes: Iterable[SupportsIndex], *, data: Any = None
 ) -> Iterator[Estimate]:
     """The same for several batch sizes, with one trace where that is possible."""
-    sizes = [_checked_batch_size(size) for size in batch_sizes]
+    sizes = [_checked_samples(size, InvalidBatchSize) for size in batch_sizes]
     yield from map(_estimator(model, data), sizes)
 
 
@@ -227,16 +227,6 @@ def check_fits(found: Estimate, budget_bytes: int, *, suggestion: str) -> None:
     )
 
 
-def _checked_batch_size(size: SupportsIndex) -> int:
-    try:
-        number = operator.index(size)
-    except TypeError:
-        number = 0
-    if isinstance(size, bool) or number < 1:
-        raise InvalidBatchSize(size)
-    return number
-
-
 def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:
     in_effect = find_budget(budget)
     _say_what_stands_behind(in_effect)
@@ -251,14 +241,17 @@ def _micro_batches(size: SupportsIndex | Run | None) -> dict[str, Any]:
 
 
 def _checked_micro_batch_size(size: SupportsIndex | None) -> int | None:
-    if size is None:
-        return None
+    return None if size is None else _checked_samples(size, InvalidMicroBatchSize)
+
+
+def _checked_samples(size: SupportsIndex, error: Callable[[object], MemfitError]) -> int:
+    """A number of samples, or an error."""
     try:
         number = operator.index(size)
     except TypeError:
         number = 0
     if isinstance(size, bool) or number < 1:
-        raise InvalidMicroBatchSize(size)
+        raise error(size)
     return number
 
 

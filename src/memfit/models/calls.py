@@ -45,6 +45,29 @@ def calls_of(functional: Any) -> list[Call]:
     return [Call(node, position) for position, node in enumerate(nodes_in_order(functional))]
 
 
+def in_backward_order(calls: list[Call]) -> list[Call]:
+    """Calls in the order in which a tape goes back through them: from the end, down the last input first."""
+    uses: dict[int, int] = {}
+    for call in calls:
+        for key in call.inputs:
+            uses[key] = uses.get(key, 0) + 1
+    makers = {key: call for call in calls for key in call.outputs}
+    missing = {id(call): sum(key in uses for key in call.outputs) for call in calls}
+    ready = [call for call in calls if missing[id(call)] == 0]
+    order = []
+    while ready:
+        call = ready.pop()
+        order.append(call)
+        for key in call.inputs:
+            uses[key] -= 1
+            maker = makers.get(key)
+            if uses[key] == 0 and maker is not None:
+                missing[id(maker)] -= 1
+                if missing[id(maker)] == 0:
+                    ready.append(maker)
+    return order
+
+
 def input_keys(functional: Any) -> list[int]:
     """The keys of a model's inputs."""
     return [id(tensor) for tensor in functional.inputs]

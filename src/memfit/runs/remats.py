@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from memfit.models import internals
-from memfit.models.calls import Call, Wrap, calls_of, input_keys, output_keys
+from memfit.models.calls import Call, Wrap, calls_of, in_backward_order, input_keys, output_keys
 from memfit.runs.keras_internals import overridden
 from memfit.runs.segments import Piece, Segment, compute_twice, run_pieces
 from memfit.spans import Span, outermost
@@ -78,9 +78,9 @@ def cut_functional(functional: Any, spans: Sequence[Span]) -> Any:
     """A context in which a graph of layers runs with these segments."""
     calls = calls_of(functional)
     keys = output_keys(functional)
+    pieces = _pieces(calls, spans, (0, len(calls)), set(keys), in_backward_order(calls))
 
     def run(inputs: Any, wrap: Wrap) -> Any:
-        pieces = _pieces(calls, spans, (0, len(calls)), set(keys))
         tensors = dict(zip(input_keys(functional), keras.tree.flatten(inputs), strict=True))
         run_pieces(pieces, tensors, wrap)
         return keras.tree.pack_sequence_as(functional.output, [tensors[key] for key in keys])
@@ -118,7 +118,9 @@ def cut_layer(layer: Any) -> Any:
     return overridden(layer, "call", compute)
 
 
-def _pieces(calls: list[Call], spans: Sequence[Span], within: Span, later: set[int]) -> list[Piece]:
+def _pieces(
+    calls: list[Call], spans: Sequence[Span], within: Span, later: set[int], way_back: list[Call]
+) -> list[Piece]:
     """Calls and segments of a span, in order; `later` are the tensors that are used after it."""
     pieces: list[Piece] = []
     place, end = within
@@ -126,9 +128,9 @@ def _pieces(calls: list[Call], spans: Sequence[Span], within: Span, later: set[i
         pieces.extend(calls[place:start])
         if stop > start:
             after = later.union(key for call in calls[stop:end] for key in call.inputs)
-            inner = _pieces(calls, spans, (start, stop), after)
+            inner = _pieces(calls, spans, (start, stop), after, way_back)
             outputs = [key for call in calls[start:stop] for key in call.outputs if key in after]
-            pieces.append(Segment(inner, outputs=outputs))
+            pieces.append(Segment(inner, outputs=outputs, way_back=way_back))
         place = stop
     return pieces
 

@@ -21,14 +21,23 @@ Compute = Callable[[list[Any]], list[Any]]  # values -> outputs
 
 
 class Segment:
-    """Calls of a model that are computed again together; some of its pieces may be segments themselves."""
+    """Calls of a model that are computed again together; some of its pieces may be segments themselves.
 
-    def __init__(self, pieces: Sequence[Piece], *, outputs: Sequence[int]) -> None:
+    Each call has inputs of its own, in the order of the way back, although several may be the same tensor: so
+    their gradients are added up all at once and in the same order as in the plain model, which rounds alike.
+    With segments inside, calls share them.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], *, outputs: Sequence[int], way_back: Sequence[Call]) -> None:
         self._pieces = list(pieces)
         self.calls: list[Call] = [call for piece in pieces for call in calls_in(piece)]
         made = {key for call in self.calls for key in call.outputs}
-        used = [key for call in self.calls for key in call.inputs]
-        self._inputs = [key for key in dict.fromkeys(used) if key not in made]
+        mine = set(map(id, self.calls))
+        backwards = [call for call in way_back if id(call) in mine]
+        used = [(key, call) for call in backwards for key in call.inputs if key not in made]
+        if self._pieces != self.calls:
+            used = list({key: (key, call) for key, call in used}.values())
+        self._inputs = used
         self._outputs = [key for key in outputs if key in made]
         self._layers = [layer for call in self.calls for layer in internals.all_layers(call.operation)]
 
@@ -36,15 +45,19 @@ class Segment:
         """Run it on these tensors, and add what it returns."""
 
         def run(pieces: Sequence[Piece], values: list[Any]) -> list[Any]:
-            local = dict(zip(self._inputs, values, strict=True))
-            run_pieces(pieces, local, wrap)
+            pairs = list(zip(self._inputs, values, strict=True))
+            local = {key: value for (key, _), value in pairs}
+            for piece in pieces:
+                seen = local | {key: value for (key, call), value in pairs if call is piece}
+                piece.run(seen, wrap)
+                made = [key for call in calls_in(piece) for key in call.outputs]
+                local.update((key, seen[key]) for key in made if key in seen)
             return [local[key] for key in self._outputs]
 
-        given = [tensors[key] for key in self._inputs]
         returned = compute_twice(
             lambda values: run(self.calls, values),
             lambda values: run(self._pieces, values),
-            given,
+            [tensors[key] for key, _ in self._inputs],
             layers=self._layers,
         )
         tensors.update(zip(self._outputs, returned, strict=True))

@@ -141,6 +141,18 @@ def subclassed() -> Any:
     return model
 
 
+def branched() -> Any:
+    """Tensors that several calls take, in the same segment and in others: their gradients are sums."""
+    import keras
+    from keras import layers
+
+    made = [keras.Input((6,))]
+    for _ in range(8):
+        joined = layers.Concatenate()(made) if len(made) > 1 else made[0]
+        made.append(layers.Dense(8, "tanh")(joined))
+    return keras.Model(made[0], layers.Dense(1)(layers.Concatenate()(made[1:])))
+
+
 def own_step() -> Any:
     """A train_step of the user's own."""
     import keras
@@ -160,7 +172,7 @@ def own_step() -> Any:
 
 KINDS: dict[str, Callable[[], Any]] = {
     kind.__name__: kind
-    for kind in (functional, sequential, nested, several, masked, own_layers, subclassed, own_step)
+    for kind in (functional, sequential, nested, several, masked, own_layers, subclassed, branched, own_step)
 }
 
 

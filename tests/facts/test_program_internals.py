@@ -1,0 +1,76 @@
+"""Every private name that reading a program relies on: what breaks if it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+
+pytestmark = pytest.mark.real
+
+
+def _use_them() -> dict[str, Any]:
+    import tensorflow as tf
+
+    from memfit.devices import device_memory
+    from memfit.programs import internals
+
+    seen: dict[str, Any] = {}
+    weight = tf.Variable(tf.ones((4, 4)))
+
+    def step(x: Any) -> Any:
+        bigger = tf.while_loop(lambda n, _: n < 3, lambda n, y: (n + 1, y @ weight), (0, x))[1]
+        return tf.nn.relu(tf.nn.bias_add(bigger + 0.0, tf.ones(4)))
+
+    concrete = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((None, 4)))
+    graph_def = concrete.graph.as_graph_def()
+    seen["handles"] = [v is weight for v in internals.handles_by_name(concrete.graph).values()]
+    for node in graph_def.node:
+        if "_lower_using_switch_merge" in node.attr:
+            node.attr["_lower_using_switch_merge"].b = False
+    keep = [tensor.name for tensor in (*concrete.inputs, *concrete.outputs)]
+    optimised = internals.optimised(concrete.graph, graph_def, keep)
+    kinds = {node.op for node in optimised.node}
+    seen["optimised"] = [
+        "While" in kinds,
+        "StatelessWhile" in kinds,
+        len(optimised.node) < len(graph_def.node),
+    ]
+
+    loop = next(node for node in optimised.node if node.op in ("While", "StatelessWhile"))
+    functions = {function.signature.name: function for function in optimised.library.function}
+    body = functions[loop.attr["body"].func.name]
+    shapes = [tf.TensorShape([])] * len(body.signature.input_arg)
+    inner, returned = internals.body_graph_def(body, shapes, optimised.library)
+    seen["body"] = ["MatMul" in {node.op for node in inner.node}, len(returned) == len(shapes)]
+
+    before = device_memory().current_bytes
+    with internals.variables_without_memory():
+        large = tf.Variable(lambda: tf.zeros((1024, 1024)), shape=(1024, 1024), dtype=tf.float32)
+    traced = tf.function(lambda: large + 1.0, autograph=False).get_concrete_function()
+    seen["without memory"] = device_memory().current_bytes - before < 1 << 20
+    seen["shape"] = traced.outputs[0].shape.as_list()
+
+    compiled = tf.function(lambda x: tf.reduce_sum(tf.linalg.matmul(x, x) ** 2), jit_compile=True)
+    temporary, outputs = internals.buffers_of(compiled, [tf.TensorSpec((256, 256))])
+    seen["buffers"] = [sum(temporary) >= 256 * 256 * 4, sum(outputs) >= 4]
+    return seen
+
+
+def test_each_does_what_memfit_needs() -> None:
+    seen = run_limited(_use_them, "2GiB")
+    assert seen == {
+        # Which variable a traced graph reads where: without it, weights have no bytes.
+        "handles": [True],
+        # The graph as TensorFlow will run it, with loops left whole.
+        "optimised": [True, False, True],
+        # What a loop does each time round.
+        "body": [True, True],
+        # Slots of an optimizer that nobody has built: traced, not allocated.
+        "without memory": True,
+        "shape": [1024, 1024],
+        # What XLA has laid out: its temporary memory and its outputs.
+        "buffers": [True, True],
+    }

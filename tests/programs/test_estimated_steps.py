@@ -93,52 +93,39 @@ KINDS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
 }
 
 
-def _said_and_measured(kinds: list[str]) -> dict[str, Any]:
+def _said_and_measured(kind: str) -> dict[str, Any]:
     import keras
     import numpy as np
 
     import memfit
     from memfit.devices import measure_peak
 
-    found: dict[str, Any] = {}
-    for kind in kinds:
-        make, count, options = KINDS[kind]
-        keras.config.set_dtype_policy(options.get("policy", "float32"))
-        model = make()
-        model.compile("adam", "mse", metrics=["mae"], jit_compile=options.get("jit_compile", False))
-        if options.get("remat"):
-            memfit.remat(model, batch_size=count)
-        before = _face(model)
-        estimate = memfit.estimate(model, batch_size=count)
-        changed = [name for name, value in before.items() if _face(model)[name] != value]
-        x = np.ones((count, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
-        y = np.ones((count, 1), "float32")
-        peaks, others = [], _others(model)
-        for _ in range(5):
-            with measure_peak() as measured:
-                model.train_on_batch(x, y)
-            peaks.append(measured.peak_bytes - others)
-        found[kind] = {
-            "low": estimate.low_bytes,
-            "peak": estimate.peak_bytes,
-            "safe": estimate.safe_bytes,
-            "parts": sum(vars(estimate.parts).values()),
-            "left_out": list(estimate.left_out),
-            "measured": sorted(peaks[1:]),
-            "changed": changed,
-            "method": estimate.method,
-        }
-        del model, x, y
-        keras.backend.clear_session()
-    return found
-
-
-def _others(model: Any) -> int:
-    """What is in the pool besides a model's weights."""
-    from memfit.devices import device_memory
-
-    weights = sum(v.value.numpy().nbytes for v in model.variables)
-    return device_memory().current_bytes - weights
+    make, count, options = KINDS[kind]
+    keras.config.set_dtype_policy(options.get("policy", "float32"))
+    model = make()
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=options.get("jit_compile", False))
+    if options.get("remat"):
+        memfit.remat(model, batch_size=count)
+    before = _face(model)
+    estimate = memfit.estimate(model, batch_size=count)
+    after = _face(model)
+    x = np.ones((count, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
+    y = np.ones((count, 1), "float32")
+    peaks = []
+    for _ in range(5):
+        with measure_peak() as measured:
+            model.train_on_batch(x, y)
+        peaks.append(measured.peak_bytes)
+    return {
+        "low": estimate.low_bytes,
+        "peak": estimate.peak_bytes,
+        "safe": estimate.safe_bytes,
+        "parts": sum(vars(estimate.parts).values()),
+        "left_out": list(estimate.left_out),
+        "measured": sorted(peaks[1:]),
+        "changed": [name for name, value in before.items() if after[name] != value],
+        "method": estimate.method,
+    }
 
 
 def _face(model: Any) -> dict[str, Any]:
@@ -152,19 +139,14 @@ def _face(model: Any) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "kinds", [["dense", "convolution", "groups", "attention"], ["recurrent", "own step", "rematerialised"],
-              ["float16", "XLA"]],
-    ids=lambda kinds: kinds[0],
-)  # fmt: skip
-def test_what_is_said_is_what_is_measured_and_nothing_changes(kinds: list[str]) -> None:
-    for kind, one in run_limited(_said_and_measured, "4GiB", kinds=kinds).items():
-        assert one["changed"] == [], kind
-        assert one["left_out"] == [], kind
-        assert one["parts"] == one["peak"], kind
-        assert one["method"] == ("xla" if kind == "XLA" else "graph"), kind
-        lowest, *_, highest = one["measured"]
-        # A step's peak moves by several per cent, and here kinds share a pool, in which chunks that the ones
-        # before have left are handed out up to twice as large as what is asked for.
-        assert one["low"] * 0.6 <= highest, (kind, one)
-        assert lowest <= one["safe"] * 1.5, (kind, one)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_said_is_what_is_measured_and_nothing_changes(kind: str) -> None:
+    one = run_limited(_said_and_measured, "4GiB", kind=kind)
+    assert one["changed"] == []
+    assert one["left_out"] == []
+    assert one["parts"] == one["peak"]
+    assert one["method"] == ("xla" if kind == "XLA" else "graph")
+    lowest, *_, highest = one["measured"]
+    # A step's peak moves by several per cent, that of a loop by more.
+    assert one["low"] * 0.8 <= highest
+    assert lowest <= one["safe"] * 1.15

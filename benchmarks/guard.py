@@ -13,23 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
+from _children import in_child
 from _results import write_results
-
-from memfit.devices import run_in_child
 
 PAIRS = 100
 WARM_UP = 10
 STEPS = 6
 LIMIT_BYTES = 2 << 30
-QUIET = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "KERAS_BACKEND": "tensorflow",
-    "PYTHONPATH": str(Path(__file__).parent),
-}
 
 
 def build(kind: str) -> tuple[Any, tuple[int, ...], int]:
@@ -257,10 +249,10 @@ def main(kinds: list[str]) -> None:
     figures: dict[str, Any] = {"pairs": PAIRS}
     for kind in kinds or ["dense", "convolutional", "transformer"]:
         print(f"measuring {kind} ...", file=sys.stderr)
-        figures[kind] = run_in_child(measure, {"kind": kind}, limit_bytes=LIMIT_BYTES, environment=QUIET)
+        figures[kind] = in_child(measure, LIMIT_BYTES, kind=kind)
         print(figures[kind], file=sys.stderr)
     print("measuring one survived error ...", file=sys.stderr)
-    figures["survived"] = run_in_child(survive, {}, limit_bytes=LIMIT_BYTES, environment=QUIET)
+    figures["survived"] = in_child(survive, LIMIT_BYTES)
     write_results("guard", figures)
 
 

@@ -15,25 +15,17 @@ import statistics
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+from _children import in_child
 from _remat_models import NAMES, batch_size_of, build, data_for
 from _results import read_figures, write_results
-
-from memfit.devices import run_in_child
 
 STEPS = 20  # the first one compiles, the others are timed
 _HALFWAY_STEPS = 9
 _PEAK_STEPS = 5
 LIMIT_BYTES = 12 << 30
 LARGEST_IN = {"DenseNet121": 400 << 20, "transformer": 400 << 20}
-QUIET = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "KERAS_BACKEND": "tensorflow",
-    "PYTHONPATH": str(Path(__file__).parent),
-}
 
 
 class Side:
@@ -172,9 +164,9 @@ def measure_xla(name: str) -> dict[str, Any]:
 def _temporary_bytes(name: str, *, remat: bool) -> int:
     import keras
     import tensorflow as tf
-    from tensorflow.compiler.xla.service import hlo_pb2
 
     import memfit
+    from memfit.programs.internals import buffers_of
 
     model, loss = build(name)
     model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=True)
@@ -184,18 +176,8 @@ def _temporary_bytes(name: str, *, remat: bool) -> int:
     model.train_on_batch(x[:1], y[:1])
     step = tf.function(lambda x, y: model.train_step((x, y)), jit_compile=True, autograph=False)
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in (x, y)]
-    proto = hlo_pb2.HloProto()
-    proto.ParseFromString(step.experimental_get_compiler_ir(*specs)(stage="optimized_hlo_proto_serialized"))
-    return sum(
-        allocation.size
-        for allocation in proto.buffer_assignment.buffer_allocations
-        if not (
-            allocation.is_thread_local
-            or allocation.is_entry_computation_parameter
-            or allocation.maybe_live_out
-            or allocation.is_constant
-        )
-    )
+    temporary, _ = buffers_of(step, specs)
+    return sum(temporary)
 
 
 def largest_batch(name: str, remat: bool) -> int:
@@ -223,9 +205,9 @@ def largest_batch(name: str, remat: bool) -> int:
 def measure_graph(name: str) -> dict[str, Any]:
     """The figures of one model in graph mode."""
     with tempfile.TemporaryDirectory() as folder:
-        figures: dict[str, Any] = _in_child(measure, name=name, folder=folder)
-        figures["drift_on_one_thread"] = _in_child(drift_on_one_thread, name=name, folder=folder)
-    plain, ours = (_in_child(activation_peak, name=name, remat=remat) for remat in (False, True))
+        figures: dict[str, Any] = in_child(measure, LIMIT_BYTES, name=name, folder=folder)
+        figures["drift_on_one_thread"] = in_child(drift_on_one_thread, LIMIT_BYTES, name=name, folder=folder)
+    plain, ours = (in_child(activation_peak, LIMIT_BYTES, name=name, remat=remat) for remat in (False, True))
     return figures | {
         "plain_activation_bytes": plain, "activation_bytes": ours, "times_smaller": round(plain / ours, 2)
     }  # fmt: skip
@@ -236,7 +218,7 @@ def measure_largest_batch(name: str) -> dict[str, Any] | None:
     limit_bytes = LARGEST_IN.get(name)
     if limit_bytes is None:
         return None
-    plain, ours = (_in_child(largest_batch, limit_bytes, name=name, remat=remat) for remat in (False, True))
+    plain, ours = (in_child(largest_batch, limit_bytes, name=name, remat=remat) for remat in (False, True))
     return {
         "limit_bytes": limit_bytes, "plain": plain, "ours": ours, "times_larger": round(ours / plain, 2)
     }  # fmt: skip
@@ -244,13 +226,9 @@ def measure_largest_batch(name: str) -> dict[str, Any] | None:
 
 PARTS = {
     "graph": measure_graph,
-    "xla": lambda name: _in_child(measure_xla, name=name),
+    "xla": lambda name: in_child(measure_xla, LIMIT_BYTES, name=name),
     "largest_batch": measure_largest_batch,
 }
-
-
-def _in_child(function: Any, limit_bytes: int = LIMIT_BYTES, **arguments: Any) -> Any:
-    return run_in_child(function, arguments, limit_bytes=limit_bytes, environment=QUIET)
 
 
 def main(chosen: list[str]) -> None:

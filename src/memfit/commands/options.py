@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from memfit.errors import CannotWrite
-from memfit.records import Record
+from memfit.roundtrips import Record
 
 R = TypeVar("R", bound=Record)
 

@@ -144,10 +144,22 @@ def test_who_holds_what_at_the_peak_adds_up() -> None:
         Op("B", inputs=(1,), outputs=(2,), scratch=(MIB,), part="gradients", layer="second", seconds=1.0),
     ]
     one = program(ops, [MIB, 2 * MIB, MIB], inputs=(0,), variables=(ProgramVariable("w", MIB, "weight"),))
-    highest = Simulation(one, workers=1).step().peak_bytes
-    holders = Simulation(one, workers=1).step(holders_at=highest).holders
-    assert sum(holders.values()) == highest
+    step = Simulation(one, workers=1).step()
+    holders = step.holders()
+    assert sum(holders.values()) == step.peak_bytes
     assert holders["weights", ""] == MIB
     assert holders["activations", "first"] == 2 * MIB
     assert holders["gradients", "second"] == MIB
     assert holders["scratch", ""] == MIB
+
+
+def test_the_timeline_of_a_step_goes_up_and_down() -> None:
+    ops = [
+        Op("A", outputs=(0,), seconds=1.0),
+        Op("B", inputs=(0,), outputs=(1,), scratch=(9 * MIB,), seconds=1.0),
+    ]
+    step = Simulation(program(ops, [MIB, MIB]), workers=1).step()
+    assert len(step.timeline(6)) == 6
+    assert max(step.timeline(6)) == step.peak_bytes
+    assert step.timeline(6)[0] < step.peak_bytes > step.timeline(6)[-1]
+    assert step.timeline(50)[-1] >= step.before_bytes

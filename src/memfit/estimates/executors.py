@@ -11,25 +11,12 @@ import heapq
 import math
 import random
 from collections import deque
-from dataclasses import dataclass, field
 
 from memfit.estimates.allocators import Allocator
+from memfit.estimates.buffers import Buffers, StepMemory, Value
 from memfit.records import Op, OpGraph, Program, ProgramVariable
 
 _PARTS = {"weight": "weights", "optimizer": "optimizer", "other": "weights"}  # of variables
-
-# What a tensor is in a simulation: a buffer (0 and up), a variable (-1 and down), or nothing in memory.
-Value = int | None
-Owner = tuple[str, str]  # a part of an estimate, and a layer
-
-
-@dataclass(frozen=True)
-class StepMemory:
-    """What one simulated step came to."""
-
-    before_bytes: int
-    peak_bytes: int
-    holders: dict[Owner, int] = field(default_factory=dict)  # who had asked for how many bytes, if watched
 
 
 class Simulation:
@@ -51,176 +38,51 @@ class Simulation:
         TensorFlow's do, unless they shall finish first.
         """
         self.memory = Allocator(limit_bytes)
-        self.wiring = _Wiring(program.graph, last_first=False)
-        self.bodies = [_Wiring(body, last_first=not loops_finish_first) for body in program.bodies]
+        self.buffers = Buffers(self.memory)
+        self.wiring = _Wiring(program.graph, self.buffers, last_first=False)
+        self.bodies = [
+            _Wiring(body, self.buffers, last_first=not loops_finish_first) for body in program.bodies
+        ]
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)
-        self.buffers = _Buffers(self.memory)
         self.variables = [self._created(variable) for variable in program.variables]
         self._constants: dict[int, int] = {}
 
     def _created(self, variable: ProgramVariable) -> int:
         """A variable as Keras creates it: what is drawn is scaled and shifted, each time in a copy."""
         copies = [self.memory.allocate(variable.bytes) for _ in range(2 if variable.drawn else 0)]
-        buffer = self.buffers.new(variable.bytes, (_PARTS[variable.role], variable.layer))
+        owner = self.buffers.owner(_PARTS[variable.role], variable.layer)
+        buffer = self.buffers.new(variable.bytes, owner)
         self.buffers.uses[buffer] = 1
         for copy in reversed(copies):
             self.memory.free(copy)
         return buffer
 
-    def step(self, *, holders_at: int | None = None) -> StepMemory:
-        """Run one step; where it comes to so many bytes, say who holds them."""
-        self.memory.forget_peak()
-        before = self.memory.used_bytes
-        self.buffers.watch(holders_at)
+    def step(self) -> StepMemory:
+        """Run one step."""
+        self.buffers.begin_step()
         _Run(self).go()
-        return StepMemory(before, self.memory.peak_bytes, self.buffers.holders)
+        return self.buffers.end_step()
 
     def constant(self, op: Op, size: int) -> int:
         """What a constant holds, from its first use on."""
         if id(op) not in self._constants:
-            buffer = self.buffers.new(size, ("weights", op.layer))
+            buffer = self.buffers.new(size, self.buffers.owner("weights", op.layer))
             self.buffers.uses[buffer] = 1
             self._constants[id(op)] = buffer
         return self._constants[id(op)]
 
 
-class _Buffers:
-    """Memory that tensors share: how many uses each has left."""
-
-    def __init__(self, memory: Allocator) -> None:
-        self._memory = memory
-        self.uses: list[int] = []
-        self._address: list[int | None] = []
-        self._owner: list[Owner] = []
-        self._sizes: list[int] = []
-        self._items: dict[int, list[int]] = {}  # what lists of tensors hold
-        self._living: set[int] = set()
-        self._scratch: dict[int, int] = {}
-        self.holders: dict[Owner, int] = {}
-        self._watched_bytes: int | None = None
-
-    def watch(self, used_bytes: int | None) -> None:
-        """Look for who holds what as soon as so much is in use."""
-        self.holders, self._watched_bytes = {}, used_bytes
-
-    def new(self, size: int, owner: Owner) -> int:
-        """A buffer without any use yet."""
-        buffer = self._add(self._memory.allocate(size), size, owner)
-        self._living.add(buffer)
-        self._look()
-        return buffer
-
-    def copy(self, buffer: int) -> int:
-        """Another buffer of the same size, with one use."""
-        other = self.new(self._sizes[buffer], self._owner[buffer])
-        self.uses[other] = 1
-        return other
-
-    def new_list(self, items: list[int]) -> int:
-        """A list of buffers; it is no memory itself."""
-        for item in items:
-            self.uses[item] += 1
-        buffer = self._add(None, 0, ("", ""))
-        self._items[buffer] = items
-        return buffer
-
-    def items(self, buffer: Value) -> list[int]:
-        """What a list holds."""
-        return self._items.get(buffer, []) if buffer is not None else []
-
-    def put(self, buffer: Value, item: Value) -> int:
-        """A list with one more item."""
-        other = self._as_list_of_its_own(buffer)
-        if item is not None and item >= 0:
-            self.uses[item] += 1
-            self._items[other].append(item)
-        return other
-
-    def joined(self, lists: list[Value]) -> int:
-        """A list of what several hold."""
-        joined = self._as_list_of_its_own(lists[0])
-        for other in lists[1:]:
-            for item in self.items(other):
-                self.uses[item] += 1
-                self._items[joined].append(item)
-        return joined
-
-    def popped(self, buffer: Value) -> tuple[int, Value]:
-        """A list without its last item, and that item, which lives as long as the old list or a use."""
-        if not self.items(buffer):
-            return self.new_list([]), None
-        assert buffer is not None
-        rest = self._as_list_of_its_own(buffer)
-        last = self._items[rest].pop()
-        if self._items[buffer]:  # the old list lives on, with an item of its own
-            self.uses[last] -= 1
-        else:
-            self._items[buffer].append(last)
-        return rest, last
-
-    def _as_list_of_its_own(self, buffer: Value) -> int:
-        """The same items in a new list; they are taken over where nobody else uses the old one."""
-        if buffer is not None and buffer in self._items and self.uses[buffer] == 1:
-            items, self._items[buffer] = self._items[buffer], []
-            other = self._add(None, 0, ("", ""))
-            self._items[other] = items
-            return other
-        return self.new_list(list(self.items(buffer)))
-
-    def scratch(self, size: int) -> int:
-        """The address of memory that is nobody's output."""
-        address = self._memory.allocate(size)
-        self._scratch[address] = size
-        self._look()
-        return address
-
-    def free_scratch(self, address: int) -> None:
-        """Give it back."""
-        del self._scratch[address]
-        self._memory.free(address)
-
-    def release(self, buffer: int) -> None:
-        """One use less; without any, the memory is free."""
-        self.uses[buffer] -= 1
-        if self.uses[buffer] == 0:
-            self.drop(buffer)
-
-    def drop(self, buffer: int) -> None:
-        """Give back what nobody uses."""
-        address = self._address[buffer]
-        if address is not None:
-            self._memory.free(address)
-            self._living.remove(buffer)
-        for item in self._items.pop(buffer, ()):
-            self.release(item)
-
-    def _add(self, address: int | None, size: int, owner: Owner) -> int:
-        self.uses.append(0)
-        self._address.append(address)
-        self._sizes.append(size)
-        self._owner.append(owner)
-        return len(self.uses) - 1
-
-    def _look(self) -> None:
-        memory = self._memory
-        if self._watched_bytes is None or memory.used_bytes < self._watched_bytes:
-            return
-        self._watched_bytes, self.holders = None, {}
-        for buffer in self._living:
-            owner = self._owner[buffer]
-            self.holders[owner] = self.holders.get(owner, 0) + self._sizes[buffer]
-        self.holders["scratch", ""] = sum(self._scratch.values())
-        self.holders["allocator", ""] = memory.used_bytes - sum(self.holders.values())
-
-
 class _Wiring:
     """A graph with who uses what, made once."""
 
-    def __init__(self, graph: OpGraph, *, last_first: bool) -> None:
+    def __init__(self, graph: OpGraph, buffers: Buffers, *, last_first: bool) -> None:
         """Operations that become ready together are told in their order in the graph, or the last first."""
         self.graph = graph
         self.ops = graph.ops
+        self.owners = [buffers.owner(op.part, op.layer) for op in graph.ops]
+        self.cheap = [op.cheap for op in graph.ops]
+        self.calls = [op.role == "call" for op in graph.ops]
         self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions
         self.followers: list[list[int]] = [[] for _ in graph.ops]
         for number in reversed(range(len(graph.ops))) if last_first else range(len(graph.ops)):
@@ -233,8 +95,13 @@ class _Wiring:
             self.places.setdefault(tensor, []).append(place)
         self.uses = [len(users) + len(self.places.get(t, ())) for t, users in enumerate(self.users)]
         # The inputs of a call pass one by one, so that it does not wait for all of them.
-        self.waiting = [len(op.after) + (0 if op.role == "call" else len(op.inputs)) for op in graph.ops]
-        self.roots = [n for n, op in enumerate(graph.ops) if op.role != "call" and self.waiting[n] == 0]
+        self.waiting = [
+            len(op.after) + (0 if is_call else len(op.inputs))
+            for op, is_call in zip(graph.ops, self.calls, strict=True)
+        ]
+        self.roots = [
+            number for number, waiting in enumerate(self.waiting) if not (waiting or self.calls[number])
+        ]
 
 
 class _Frame:
@@ -275,7 +142,7 @@ class _Ready:
 
     def add(self, frame: _Frame, number: int) -> None:
         task = (frame, number)
-        if frame.wiring.ops[number].cheap:
+        if frame.wiring.cheap[number]:
             self._inline.append(task)
             return
         if self._last is not None:
@@ -289,6 +156,7 @@ class _Ready:
             self._queue.appendleft(self._last)
         else:
             self._inline.append(self._last)
+        self._last = None
 
 
 class _Run:
@@ -305,6 +173,7 @@ class _Run:
         self._idle = list(range(simulation.workers))
         self._inline: list[deque[_Task]] = [deque() for _ in self._idle]
         self._queues: list[deque[_Task]] = [deque() for _ in self._idle]
+        self._ready = [_Ready(*pair) for pair in zip(self._inline, self._queues, strict=True)]
         self._kept: list[int] = []
 
     def go(self) -> None:
@@ -324,9 +193,9 @@ class _Run:
         frame = _Frame(self._simulation.wiring)
         for root in frame.wiring.roots:
             self._random.choice(self._queues).append((frame, root))
-        ready = _Ready(self._inline[0], self._queues[0])
+        ready, owner = self._ready[0], self._buffers.owner("data", "")
         for tensor in frame.wiring.graph.inputs:
-            value = self._buffers.new(frame.wiring.graph.tensors[tensor], ("data", ""))
+            value = self._buffers.new(frame.wiring.graph.tensors[tensor], owner)
             self._buffers.uses[value] = 1  # whoever calls holds it until the end
             self._kept.append(value)
             self._arrive(frame, tensor, value, ready)
@@ -350,7 +219,7 @@ class _Run:
                 return False
             frame, number = task
             op = frame.wiring.ops[number]
-            outputs, scratch = self._start(frame, op)
+            outputs, scratch = self._start(frame, number, op)
             if not op.cheap:
                 self._started += 1
                 ends = self._clock + op.seconds * math.exp(self._random.gauss(0.0, self._simulation.spread))
@@ -365,12 +234,12 @@ class _Run:
 
     # Operations
 
-    def _start(self, frame: _Frame, op: Op) -> tuple[list[Value], list[int]]:
+    def _start(self, frame: _Frame, number: int, op: Op) -> tuple[list[Value], list[int]]:
         """Take the memory that an operation needs: its outputs, and addresses of scratch."""
         inputs = [frame.values[tensor] for tensor in op.inputs]
         match op.role:
             case "compute":
-                return self._compute(frame, op, inputs)
+                return self._compute(frame.wiring, number, inputs)
             case "alias":
                 return inputs if len(op.outputs) == len(inputs) else inputs[:1] * len(op.outputs), []
             case "constant":
@@ -385,8 +254,8 @@ class _Run:
                 return [rest, last], []
         return [self._with_list(op, inputs)], []
 
-    def _compute(self, frame: _Frame, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
-        buffers, sizes = self._buffers, frame.wiring.graph.tensors
+    def _compute(self, wiring: _Wiring, number: int, inputs: list[Value]) -> tuple[list[Value], list[int]]:
+        buffers, sizes, op = self._buffers, wiring.graph.tensors, wiring.ops[number]
         outputs: list[Value] = [None] * len(op.outputs)
         for place in op.reuses:
             value = inputs[place]
@@ -395,7 +264,7 @@ class _Run:
                 break
         for place, tensor in enumerate(op.outputs):
             if outputs[place] is None and sizes[tensor]:
-                outputs[place] = buffers.new(sizes[tensor], (op.part, op.layer))
+                outputs[place] = buffers.new(sizes[tensor], wiring.owners[number])
         return outputs, [buffers.scratch(size) for size in op.scratch]
 
     def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
@@ -424,7 +293,8 @@ class _Run:
         if op.role == "new_list":
             return buffers.new_list([])
         if op.role == "fill":
-            rows = [buffers.new(op.scratch[0], (op.part, op.layer)) for _ in range(op.times)]
+            owner = buffers.owner(op.part, op.layer)
+            rows = [buffers.new(op.scratch[0], owner) for _ in range(op.times)]
             return buffers.new_list(rows)
         if op.role == "take":
             items = buffers.items(inputs[0])
@@ -441,19 +311,18 @@ class _Run:
         op = wiring.ops[number]
         for address in scratch:
             buffers.free_scratch(address)
-        made = {value for value in outputs if value is not None and value >= 0}
+        uses, values = buffers.uses, frame.values
         for tensor, value in zip(op.outputs, outputs, strict=True):
-            if value in made:
-                buffers.uses[value] += wiring.uses[tensor]
+            if value is not None and value >= 0:
+                uses[value] += wiring.uses[tensor]
         for tensor in op.inputs:
-            value = frame.values[tensor]
+            value = values[tensor]
             if value is not None and value >= 0:
                 buffers.release(value)
-                made.discard(value)
-        for value in made:
-            if buffers.uses[value] == 0:
+        for value in outputs:
+            if value is not None and value >= 0 and uses[value] == 0:
                 buffers.drop(value)
-        ready = _Ready(self._inline[worker], self._queues[worker])
+        ready = self._ready[worker]
         for tensor, value in zip(op.outputs, outputs, strict=True):
             self._pass_on(frame, tensor, value, ready)
         self._done(frame, number, ready)
@@ -461,17 +330,18 @@ class _Run:
 
     def _pass_on(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
         """A tensor of a graph is there, and all its uses are counted."""
-        wiring = frame.wiring
+        wiring, waiting = frame.wiring, frame.waiting
         frame.values[tensor] = value
         for user, place in wiring.users[tensor]:
-            if wiring.ops[user].role == "call":
+            if wiring.calls[user]:
                 self._pass_in(self._call(frame, user), 0, place, value, ready)
             else:
-                frame.waiting[user] -= 1
-                if frame.waiting[user] == 0:
+                waiting[user] -= 1
+                if waiting[user] == 0:
                     ready.add(frame, user)
-        for place in wiring.places.get(tensor, ()):
-            self._pass_out(frame, place, value, ready)
+        if tensor in wiring.places:
+            for place in wiring.places[tensor]:
+                self._pass_out(frame, place, value, ready)
 
     def _arrive(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
         """A tensor comes from outside a graph."""
@@ -485,7 +355,7 @@ class _Run:
         for follower in frame.wiring.followers[number]:
             frame.waiting[follower] -= 1
             if frame.waiting[follower] == 0:
-                if frame.wiring.ops[follower].role == "call":
+                if frame.wiring.calls[follower]:
                     self._open(self._call(frame, follower), ready)
                 else:
                     ready.add(frame, follower)

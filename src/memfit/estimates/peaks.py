@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections import Counter
-from dataclasses import dataclass
 
-from memfit.estimates.executors import Owner, Simulation
+from memfit.estimates.buffers import Owner, StepMemory
+from memfit.estimates.executors import Simulation
 from memfit.records import Estimate, LayerBytes, Parts, Program
 
 _PROCESSES = 4
 _STEPS = 3  # of each, after the first
 _LAYERS = 10
+_POINTS = 120
 _MARGIN = 1.04  # what runs differ by beyond what simulations do
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One warm step of one simulated process."""
-
-    seed: int
-    number: int
-    peak_bytes: int
 
 
 def estimate(program: Program, *, workers: int | None = None) -> Estimate:
     """What a warm step of a program needs."""
-    began = time.perf_counter()
     workers = workers or os.cpu_count() or 1
     processes = 1 if program.method == "xla" else _PROCESSES
     steps = [step for seed in range(processes) for step in _warm_steps(program, workers, seed)]
     typical = sorted(steps, key=lambda step: step.peak_bytes)[(len(steps) - 1) // 2]
     peaks = [step.peak_bytes for step in steps]
-    holders = _holders(program, workers, typical)
+    holders = typical.holders()
     return Estimate(
         batch_size=program.batch_size,
         method=program.method,
@@ -43,15 +33,15 @@ def estimate(program: Program, *, workers: int | None = None) -> Estimate:
         safe_bytes=round(max(peaks) * _MARGIN),
         parts=_parts(holders),
         layers=_layers(holders),
+        timeline=typical.timeline(_POINTS),
         left_out=program.left_out,
-        seconds=time.perf_counter() - began,
     )
 
 
-def _warm_steps(program: Program, workers: int, seed: int, **options: bool) -> list[_Step]:
+def _warm_steps(program: Program, workers: int, seed: int, **options: bool) -> list[StepMemory]:
     simulation = Simulation(program, workers=workers, seed=seed, **options)
     simulation.step()
-    return [_Step(seed, number, simulation.step().peak_bytes) for number in range(1, 1 + _STEPS)]
+    return [simulation.step() for _ in range(_STEPS)]
 
 
 def _with_quick_loops(program: Program, workers: int) -> int | None:
@@ -60,14 +50,6 @@ def _with_quick_loops(program: Program, workers: int) -> int | None:
         return None
     steps = _warm_steps(program, workers, 0, loops_finish_first=True)
     return round(statistics.median(step.peak_bytes for step in steps))
-
-
-def _holders(program: Program, workers: int, step: _Step) -> dict[Owner, int]:
-    """Who holds what at the peak of one step."""
-    simulation = Simulation(program, workers=workers, seed=step.seed)
-    for _ in range(step.number):
-        simulation.step()
-    return simulation.step(holders_at=step.peak_bytes).holders
 
 
 def _parts(holders: dict[Owner, int]) -> Parts:

@@ -48,8 +48,9 @@ def variables_without_memory() -> Iterator[None]:
     def create(_next: Any, **options: Any) -> Any:
         value, shape, dtype = (options.get(name) for name in ("initial_value", "shape", "dtype"))
         if callable(value):
-            specs = tf.function(value, autograph=False).get_concrete_function().structured_outputs
-            shape, dtype = shape or specs.shape, dtype or specs.dtype
+            with scratch.as_default():
+                made = tf.convert_to_tensor(value(), dtype)
+            shape, dtype = shape or made.shape, dtype or made.dtype
         elif value is not None:
             value = tf.convert_to_tensor(value, dtype)
             shape, dtype = shape or value.shape, dtype or value.dtype
@@ -57,6 +58,7 @@ def variables_without_memory() -> Iterator[None]:
             shape=shape, dtype=dtype, trainable=options.get("trainable"), name=options.get("name")
         )
 
+    scratch = tf.Graph()
     with tf.variable_creator_scope(create):
         yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,11 @@ class Labels:
     roles: dict[int, VariableRole] = field(default_factory=dict)  # of tf.Variables, by identity
     paths: dict[int, str] = field(default_factory=dict)  # likewise, as Keras names them
 
-    def in_order_of_creation(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Variables by the names of their handles, first those of the model, then of the optimizer."""
+    def in_order_of_creation(self, variables: Iterable[Any]) -> list[Any]:
+        """Variables without repetition, first those of the model, then of the optimizer, then others."""
         order = {identity: number for number, identity in enumerate(self.roles)}
-        pairs = sorted(variables.items(), key=lambda pair: order.get(id(pair[1]), len(order)))
-        return dict(pairs)
+        distinct = {id(variable): variable for variable in variables}
+        return sorted(distinct.values(), key=lambda variable: order.get(id(variable), len(order)))
 
     def layer_of(self, name: str) -> str:
         """The layers that an operation or variable belongs to, by the scopes in its name."""

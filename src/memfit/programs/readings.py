@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,14 +15,14 @@ from memfit.programs.costs import cost_of
 from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scratch_of
 from memfit.programs.labels import Labels
 from memfit.programs.lists import Items, items_of, say_shapes_of_items
-from memfit.programs.loops import trips
+from memfit.programs.loops import LOOPS, trips
 from memfit.records import Op, OpGraph
 
-_LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_MEMORY = (tf.resource, tf.variant)
-_SMALL = ("TensorListElementShape", "TensorListPopBack", "TensorListGetItem")  # or no memory of their own
+# What these make is small, or no memory of its own.
+_SMALL = ("TensorListElementShape", "TensorListPopBack", "TensorListGetItem", "ReadVariableOp")
 _STRING_BYTES = 24
 _XLA_SECONDS = 1e-2
 
@@ -29,31 +30,23 @@ _XLA_SECONDS = 1e-2
 class Reader:
     """Reads graphs and the graphs inside them, and collects what belongs to all of them."""
 
-    def __init__(self, variables: dict[str, Any], labels: Labels) -> None:
-        self._by_handle = variables
+    def __init__(self, variables: Sequence[Any], labels: Labels) -> None:
+        """Variables are those of all graphs, in the order in which they were created."""
         self.labels = labels
         self._threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
-        self.variables: list[Any] = list({id(v): v for v in variables.values()}.values())
-        self._numbers = {id(variable): number for number, variable in enumerate(self.variables)}
+        self._numbers = {id(variable): number for number, variable in enumerate(variables)}
         self.bodies: list[OpGraph] = []
         self.compiled = CompiledFunctions()
         self.left_out: dict[str, None] = {}
 
-    def read(self, graph_def: Any, outputs: list[str]) -> OpGraph:
-        """The operations of a graph."""
-        return self._read(graph_def, [], outputs, dict(self._by_handle), {}).op_graph()
+    def read(self, graph_def: Any, outputs: list[str], handles: dict[str, Any]) -> OpGraph:
+        """The operations of a graph; `handles` are the variables by the names of what stands for them."""
+        return _GraphReader(self, graph_def, [], outputs, handles, {}).op_graph()
 
-    def _read(
-        self,
-        graph_def: Any,
-        inputs: list[str],
-        outputs: list[str],
-        handles: dict[str, Any],
-        items: dict[str, Items],
-    ) -> _GraphReader:
-        say_shapes_of_items(graph_def, items)
-        imported = _imported(graph_def, handles)
-        return _GraphReader(self, imported, graph_def.library, inputs, outputs, handles, items)
+    def add_body(self, body: OpGraph) -> int:
+        """Take a graph that others run; returns its number."""
+        self.bodies.append(body)
+        return len(self.bodies) - 1
 
     def signature(self, operation: Any) -> Signature:
         """Shapes and types of an operation."""
@@ -91,43 +84,6 @@ class Reader:
         """The number of a variable in the program."""
         return self._numbers[id(variable)]
 
-    def add_body(
-        self,
-        function: Any,
-        operation: Any,
-        library: Any,
-        handles: dict[str, Any],
-        items: dict[str, Items],
-        *,
-        skip: int = 0,
-    ) -> tuple[int, list[Items | None]]:
-        """Read the graph of a function that an operation calls, with all but the first `skip` inputs.
-
-        Where it returns lists, say what they hold.
-        """
-        taken = list(operation.inputs)[skip:]
-        names = [arg.name for arg in function.signature.input_arg]
-        graph_def, returned = internals.body_graph_def(function, [tensor.shape for tensor in taken], library)
-        inner = {
-            name: handles[tensor.op.name]
-            for name, tensor in zip(names, taken, strict=True)
-            if tensor.op.name in handles
-        }
-        for node in graph_def.node:
-            node.attr.pop("_output_shapes", None)
-        held = {
-            name: items[tensor.name]
-            for name, tensor in zip(names, taken, strict=True)
-            if tensor.name in items
-        }
-        body = self._read(graph_def, names, returned, inner, held)
-        read = body.op_graph()
-        if skip:
-            extra = tuple(range(len(read.tensors), len(read.tensors) + skip))
-            read = OpGraph(read.ops, read.tensors + (0,) * skip, extra + read.inputs, read.outputs)
-        self.bodies.append(read)
-        return len(self.bodies) - 1, [body.items.get(name) for name in returned]
-
 
 class _GraphReader:
     """One graph."""
@@ -135,17 +91,16 @@ class _GraphReader:
     def __init__(
         self,
         reader: Reader,
-        imported: Any,
-        library: Any,
+        graph_def: Any,
         inputs: list[str],
         outputs: list[str],
         handles: dict[str, Any],
         items: dict[str, Items],
     ) -> None:
-        self._reader, self._library = reader, library
-        self._operations = imported.get_operations()
-        self._functions = {function.signature.name: function for function in library.function}
-        self._handles = handles
+        self._reader, self._library, self._handles = reader, graph_def.library, handles
+        say_shapes_of_items(graph_def, items)
+        self._operations = _imported(graph_def, handles).get_operations()
+        self._functions = {function.signature.name: function for function in self._library.function}
         self._tensors = list(itertools.chain.from_iterable(op.outputs for op in self._operations))
         self._numbers = {tensor.name: number for number, tensor in enumerate(self._tensors)}
         self._places = {op.name: number for number, op in enumerate(self._operations)}
@@ -196,7 +151,7 @@ class _GraphReader:
             "part": "gradients" if self._reader.labels.is_backward(operation.name) else "activations",
             "cheap": is_cheap(kind),
         }
-        if kind in (*_LOOPS, *_BRANCHES, *_CALLS):
+        if kind in (*LOOPS, *_BRANCHES, *_CALLS):
             return self._call(operation, common)
         held = items_of(operation, self.items)
         if held is not None:
@@ -218,23 +173,14 @@ class _GraphReader:
         """An operation that runs other graphs: a loop, the larger of several branches, or a function."""
         reader, kind = self._reader, operation.type
         common["cheap"] = True
-
-        def body_of(name: str, skip: int = 0) -> int:
-            place, items = reader.add_body(
-                self._functions[name], operation, self._library, self._handles, self.items, skip=skip
-            )
-            pairs = zip(operation.outputs, items, strict=True)
-            self.items.update((tensor.name, held) for tensor, held in pairs if held is not None)
-            return place
-
-        if kind in _LOOPS:
+        if kind in LOOPS:
             times = trips(operation, self._functions, self._ends_of_loops)
             if times is None:
                 reader.left_out[f"how often the loop {operation.name} runs; counted as once"] = None
             return Op(
                 **common,
                 role="call",
-                body=body_of(operation.get_attr("body").name),
+                body=self._body(operation, operation.get_attr("body").name),
                 times=times or 1,
                 parallel=int(operation.get_attr("parallel_iterations")),
             )
@@ -244,7 +190,7 @@ class _GraphReader:
                 if kind in ("If", "StatelessIf")
                 else [function.name for function in operation.get_attr("branches")]
             )
-            places = [body_of(name, skip=1) for name in names]
+            places = [self._body(operation, name, skip=1) for name in names]
             largest = max(places, key=lambda place: sum(reader.bodies[place].tensors))
             return Op(**common, role="call", body=largest)
         function = self._functions[operation.get_attr("f").name]
@@ -254,7 +200,33 @@ class _GraphReader:
             if size is None:
                 reader.left_out[f"the temporary memory of {operation.name}, which XLA compiles"] = None
             return Op(**{**common, "cheap": False}, scratch=(size,) if size else (), seconds=_XLA_SECONDS)
-        return Op(**common, role="call", body=body_of(function.signature.name))
+        return Op(**common, role="call", body=self._body(operation, function.signature.name))
+
+    def _body(self, operation: Any, name: str, *, skip: int = 0) -> int:
+        """Read the function that an operation calls, with all but the first `skip` inputs; its number.
+
+        Where it returns lists, take note of what they hold.
+        """
+        function, taken = self._functions[name], list(operation.inputs)[skip:]
+        names = [arg.name for arg in function.signature.input_arg]
+        shapes = [tensor.shape for tensor in taken]
+        graph_def, returned = internals.body_graph_def(function, shapes, self._library)
+        for node in graph_def.node:
+            node.attr.pop("_output_shapes", None)
+        given = list(zip(names, taken, strict=True))
+        handles = {n: self._handles[t.op.name] for n, t in given if t.op.name in self._handles}
+        items = {n: self.items[t.name] for n, t in given if t.name in self.items}
+        body = _GraphReader(self._reader, graph_def, names, returned, handles, items)
+        read = body.op_graph()
+        if skip:
+            extra = tuple(range(len(read.tensors), len(read.tensors) + skip))
+            read = OpGraph(read.ops, read.tensors + (0,) * skip, extra + read.inputs, read.outputs)
+        held = (
+            (tensor.name, body.items.get(name))
+            for tensor, name in zip(operation.outputs, returned, strict=True)
+        )
+        self.items.update((tensor, items) for tensor, items in held if items is not None)
+        return self._reader.add_body(read)
 
 
 def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:
@@ -281,7 +253,7 @@ def _take_handles_past_loops(graph_def: Any) -> None:
     """A handle that comes out of a loop is the one that went in, only later; there its shape is known."""
     went_in = dict[str, str]()
     for node in graph_def.node:
-        if node.op in _LOOPS:
+        if node.op in LOOPS:
             for place, kind in enumerate(node.attr["T"].list.type):
                 if kind == tf.resource.as_datatype_enum:
                     went_in[f"{node.name}:{place}" if place else node.name] = node.input[place]

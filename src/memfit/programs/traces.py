@@ -1,7 +1,7 @@
 """A function traced once, and what it does at any batch size: function + specs -> Program.
 
-Nothing is run. The trace has an open batch dimension where the function allows it; for a batch size that is
-set, the graph optimised as TensorFlow would, and the shapes inferred.
+Nothing is run. The trace has an open batch dimension where the function allows it, and is optimised once, as
+TensorFlow would; for a batch size that is set, and the shapes inferred.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -19,19 +18,52 @@ from memfit.errors import MemfitError
 from memfit.models.graphs import graph
 from memfit.programs import internals
 from memfit.programs.labels import Labels
+from memfit.programs.loops import LOOPS
 from memfit.programs.readings import Reader
 from memfit.records import Op, OpGraph, Program, ProgramVariable
 
-_LOOPS = ("While", "StatelessWhile")
 
+class Traced:
+    """A graph, with its variables, which live as long as this."""
 
-@dataclass(frozen=True)
-class _Traced:
-    """A graph, with its variables by their handles; they live as long as this."""
+    def __init__(self, concrete: Any) -> None:
+        self._concrete = concrete
+        self.handles = internals.handles_by_name(concrete.graph)
 
-    concrete: Any
-    variables: dict[str, Any]
-    labels: Labels
+    @property
+    def has_loops(self) -> bool:
+        """Whether anything in it runs several times."""
+        return any(operation.type in LOOPS for operation in self._concrete.graph.get_operations())
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the tensors that it returns."""
+        return [tensor.name for tensor in self._concrete.outputs]
+
+    def read(self, reader: Reader, batch_size: int) -> OpGraph:
+        """What it does with a batch of this size."""
+        graph_def = self._optimised
+        for node in graph_def.node:
+            node.attr.pop("_output_shapes", None)  # they were inferred without it
+            if node.name in self._opened:
+                node.attr["shape"].shape.dim[0].size = batch_size
+        return reader.read(graph_def, self.outputs, self.handles)
+
+    @functools.cached_property
+    def _opened(self) -> frozenset[str]:
+        """The names of what is fed with an open batch dimension."""
+        fed = (tensor for tensor in self._concrete.inputs if tensor.dtype != tf.resource)
+        return frozenset(tensor.op.name for tensor in fed if tensor.shape.rank and tensor.shape[0] is None)
+
+    @functools.cached_property
+    def _optimised(self) -> Any:
+        """The GraphDef that TensorFlow will really run; where the batch is open, for all sizes."""
+        func_graph = self._concrete.graph
+        graph_def = func_graph.as_graph_def()
+        _keep_loops_whole(graph_def)
+        keep = [tensor.name for tensor in (*self._concrete.inputs, *self._concrete.outputs)]
+        keep += [operation.name for operation in func_graph.control_outputs]
+        return internals.optimised(func_graph, graph_def, keep)
 
 
 class Trace:
@@ -61,36 +93,26 @@ class Trace:
         return self._at(batch_size)
 
     @functools.cached_property
-    def _open(self) -> _Traced | None:
+    def _open(self) -> tuple[Traced, Labels] | None:
         """The trace with an open batch dimension; None where it has to be set, as it has with loops."""
         try:
-            traced = self._traced(self._specs)
+            traced, labels = self._traced(self._specs)
         except MemfitError:
             raise
         except Exception:  # noqa: BLE001 - whatever a user's step raises; set to a size it may not
             return None
-        return None if _has_loops(traced.concrete.graph) else traced
+        return None if traced.has_loops else (traced, labels)
 
-    def _traced(self, specs: Any) -> _Traced:
+    def _traced(self, specs: Any) -> tuple[Traced, Labels]:
         with self._prepared() as labels:
-            concrete = graph(self._function).get_concrete_function(specs)
-            variables = internals.handles_by_name(concrete.graph)
-            return _Traced(concrete, labels.in_order_of_creation(variables), labels)
-
-    def _for(self, batch_size: int) -> _Traced:
-        if self._open is not None:
-            return self._open
-        return self._traced(self._specs_at(batch_size))
-
-    def _specs_at(self, batch_size: int) -> Any:
-        return keras.tree.map_structure(lambda spec: _at_size(spec, batch_size), self._specs)
+            return Traced(graph(self._function).get_concrete_function(specs)), labels
 
     def _read(self, batch_size: int) -> Program:
         return self._read_compiled(batch_size) if self._jit_compile else self._read_graph(batch_size)
 
     def _read_compiled(self, batch_size: int) -> Program:
         """One operation, with the memory that XLA has laid out for it."""
-        specs = keras.tree.flatten(self._specs_at(batch_size))
+        specs = keras.tree.flatten(specs_at(self._specs, batch_size))
 
         def step(*flat: Any) -> Any:
             return self._function(keras.tree.pack_sequence_as(self._specs, list(flat)))
@@ -99,9 +121,8 @@ class Trace:
             compiled = graph(step, jit_compile=True)
             func_graph = compiled.get_concrete_function(*specs).graph
             temporary, outputs = internals.buffers_of(compiled, specs)
-            known = labels.in_order_of_creation(internals.handles_by_name(func_graph))
-            unique = {id(variable): variable for variable in known.values()}
-            variables = tuple(_variable(variable, labels) for variable in unique.values())
+            variables = labels.in_order_of_creation(internals.handles_by_name(func_graph).values())
+            described = tuple(described_variable(variable, labels) for variable in variables)
         fed = [spec.shape.num_elements() * spec.dtype.size for spec in specs]
         sizes = (*fed, *temporary, *outputs)
         given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
@@ -109,59 +130,44 @@ class Trace:
         return Program(
             batch_size=batch_size,
             method="xla",
-            variables=variables,
+            variables=described,
             graph=OpGraph((launch,), sizes, given, made[len(temporary) :]),
             left_out=self._left_out,
         )
 
     def _read_graph(self, batch_size: int) -> Program:
-        traced = self._for(batch_size)
-        concrete, func_graph = traced.concrete, traced.concrete.graph
-        graph_def = func_graph.as_graph_def()
-        _set_batch(graph_def, batch_size)
-        _keep_loops_whole(graph_def)
-        keep = [tensor.name for tensor in (*concrete.inputs, *concrete.outputs)]
-        keep += [operation.name for operation in func_graph.control_outputs]
-        optimised = internals.optimised(func_graph, graph_def, keep)
-        reader = Reader(traced.variables, traced.labels)
-        op_graph = reader.read(optimised, [tensor.name for tensor in concrete.outputs])
+        traced, labels = self._open or self._traced(specs_at(self._specs, batch_size))
+        variables = labels.in_order_of_creation(traced.handles.values())
+        reader = Reader(variables, labels)
         return Program(
             batch_size=batch_size,
             method="graph",
-            variables=tuple(_variable(variable, traced.labels) for variable in reader.variables),
-            graph=op_graph,
+            variables=tuple(described_variable(variable, labels) for variable in variables),
+            graph=traced.read(reader, batch_size),
             bodies=tuple(reader.bodies),
             left_out=(*self._left_out, *reader.left_out),
         )
 
 
-def _variable(variable: Any, labels: Labels) -> ProgramVariable:
-    size = variable.shape.num_elements() * variable.dtype.size
+def described_variable(variable: Any, labels: Labels) -> ProgramVariable:
+    """A tf.Variable as a program knows it; one whose shape is open holds nothing yet."""
+    size = int(variable.shape.num_elements() or 0) * variable.dtype.size
     name = labels.paths.get(id(variable), variable.name)
     role = labels.roles.get(id(variable), "other")
     if role != "weight":
-        return ProgramVariable(name, int(size), role)
-    return ProgramVariable(name, int(size), role, labels.layer_of(name), drawn=variable.shape.rank > 1)
+        return ProgramVariable(name, size, role)
+    return ProgramVariable(name, size, role, labels.layer_of(name), drawn=variable.shape.rank > 1)
 
 
-def _has_loops(func_graph: Any) -> bool:
-    return any(operation.type in _LOOPS for operation in func_graph.get_operations())
+def specs_at(specs: Any, batch_size: int) -> Any:
+    """Specs with their batch dimension set."""
 
+    def at_size(spec: Any) -> Any:
+        if spec.shape.rank and spec.shape[0] is None:
+            return tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype)
+        return spec
 
-def _at_size(spec: Any, batch_size: int) -> Any:
-    if spec.shape.rank and spec.shape[0] is None:
-        return tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype)
-    return spec
-
-
-def _set_batch(graph_def: Any, batch_size: int) -> None:
-    """Fill the open dimension of what is fed, and let go of shapes that were inferred without it."""
-    for node in graph_def.node:
-        node.attr.pop("_output_shapes", None)
-        if node.op == "Placeholder" and node.attr["dtype"].type != tf.resource.as_datatype_enum:
-            sizes = node.attr["shape"].shape.dim
-            if len(sizes) and sizes[0].size == -1:
-                sizes[0].size = batch_size
+    return keras.tree.map_structure(at_size, specs)
 
 
 def _keep_loops_whole(graph_def: Any) -> None:

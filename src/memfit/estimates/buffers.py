@@ -1,0 +1,209 @@
+"""Memory that tensors share: how many uses each piece has left, whose it is, and what a step makes of it."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memfit.estimates.allocators import Allocator
+
+# What a tensor is in a simulation: a buffer (0 and up), a variable (-1 and down), or nothing in memory.
+Value = int | None
+Owner = tuple[str, str]  # a part of an estimate, and a layer
+
+_SCRATCH = 0
+_NOBODY = 1
+_GONE = -1  # uses of a buffer that was given back
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What one simulated step came to, and how."""
+
+    before_bytes: int
+    peak_bytes: int
+    owners: Sequence[Owner]
+    held_before: Sequence[int]  # bytes that each owner had asked for
+    changed_by: array[int]  # what was asked for or given back, in this order, and by whom
+    changed_owners: array[int]
+    used_bytes: array[int]  # what is in use after each change
+    peak_at: int  # the number of changes until the peak
+
+    def holders(self) -> dict[Owner, int]:
+        """Who had asked for how many bytes at the peak; what the allocator adds to it is its own."""
+        held = [*self.held_before, *itertools.repeat(0, len(self.owners) - len(self.held_before))]
+        changes = zip(self.changed_owners, self.changed_by, strict=True)
+        for owner, size in itertools.islice(changes, self.peak_at):
+            held[owner] += size
+        found = {owner: size for owner, size in zip(self.owners, held, strict=True) if size}
+        found["allocator", ""] = self.peak_bytes - sum(held)
+        return found
+
+    def timeline(self, points: int) -> tuple[int, ...]:
+        """The most that is in use in each of so many equal parts of the step."""
+        changes = len(self.used_bytes)
+        ends = [changes * point // points for point in range(points + 1)]
+        found, last = [], self.before_bytes
+        for begin, end in itertools.pairwise(ends):
+            part = self.used_bytes[begin:end]
+            found.append(max(last, max(part, default=last)))
+            last = part[-1] if part else last
+        return tuple(found)
+
+
+class Buffers:
+    """All buffers of a simulated process."""
+
+    def __init__(self, memory: Allocator) -> None:
+        self._memory = memory
+        self.uses: list[int] = []
+        self._address: list[int | None] = []
+        self._sizes: list[int] = []
+        self._owner: list[int] = []
+        self._items: dict[int, list[int]] = {}  # what lists of tensors hold
+        self._scratch: dict[int, int] = {}
+        self._owners: list[Owner] = [("scratch", ""), ("", "")]
+        self._numbers = {owner: number for number, owner in enumerate(self._owners)}
+        self._held: list[int] = [0, 0]
+        self.begin_step()
+
+    def owner(self, part: str, layer: str) -> int:
+        """The number of an owner."""
+        owner = (part, layer)
+        if owner not in self._numbers:
+            self._numbers[owner] = len(self._owners)
+            self._owners.append(owner)
+            self._held.append(0)
+        return self._numbers[owner]
+
+    def begin_step(self) -> None:
+        """Take note of what happens from now on."""
+        self._memory.forget_peak()
+        self._before = self._highest = self._memory.used_bytes
+        self._held_before = self._held.copy()
+        self._changed_by, self._changed_owners, self._used = array("q"), array("l"), array("q")
+        self._peak_at = 0
+
+    def end_step(self) -> StepMemory:
+        """What has happened since the step began."""
+        return StepMemory(
+            self._before,
+            self._memory.peak_bytes,
+            self._owners,
+            self._held_before,
+            self._changed_by,
+            self._changed_owners,
+            self._used,
+            self._peak_at,
+        )
+
+    def new(self, size: int, owner: int) -> int:
+        """A buffer without any use yet."""
+        buffer = self._add(self._memory.allocate(size), size, owner)
+        self._note(size, owner)
+        return buffer
+
+    def copy(self, buffer: int) -> int:
+        """Another buffer of the same size, with one use."""
+        other = self.new(self._sizes[buffer], self._owner[buffer])
+        self.uses[other] = 1
+        return other
+
+    def new_list(self, items: list[int]) -> int:
+        """A list of buffers; it is no memory itself."""
+        for item in items:
+            self.uses[item] += 1
+        return self._add_list(items)
+
+    def items(self, buffer: Value) -> list[int]:
+        """What a list holds."""
+        return self._items.get(buffer, []) if buffer is not None else []
+
+    def put(self, buffer: Value, item: Value) -> int:
+        """A list with one more item."""
+        other = self._as_list_of_its_own(buffer)
+        if item is not None and item >= 0:
+            self.uses[item] += 1
+            self._items[other].append(item)
+        return other
+
+    def joined(self, lists: list[Value]) -> int:
+        """A list of what several hold."""
+        joined = self._as_list_of_its_own(lists[0])
+        for other in lists[1:]:
+            for item in self.items(other):
+                self.uses[item] += 1
+                self._items[joined].append(item)
+        return joined
+
+    def popped(self, buffer: Value) -> tuple[int, Value]:
+        """A list without its last item, and that item, which lives as long as the old list or a use."""
+        if not self.items(buffer):
+            return self.new_list([]), None
+        assert buffer is not None
+        rest = self._as_list_of_its_own(buffer)
+        last = self._items[rest].pop()
+        if self._items[buffer]:  # the old list lives on, with an item of its own
+            self.uses[last] -= 1
+        else:
+            self._items[buffer].append(last)
+        return rest, last
+
+    def scratch(self, size: int) -> int:
+        """The address of memory that is nobody's output."""
+        address = self._memory.allocate(size)
+        self._scratch[address] = size
+        self._note(size, _SCRATCH)
+        return address
+
+    def free_scratch(self, address: int) -> None:
+        """Give it back."""
+        self._memory.free(address)
+        self._note(-self._scratch.pop(address), _SCRATCH)
+
+    def release(self, buffer: int) -> None:
+        """One use less; without any, the memory is free."""
+        self.uses[buffer] -= 1
+        if self.uses[buffer] == 0:
+            self.drop(buffer)
+
+    def drop(self, buffer: int) -> None:
+        """Give back what nobody uses."""
+        self.uses[buffer] = _GONE
+        address = self._address[buffer]
+        if address is not None:
+            self._memory.free(address)
+            self._note(-self._sizes[buffer], self._owner[buffer])
+        else:
+            for item in self._items.pop(buffer, ()):
+                self.release(item)
+
+    def _as_list_of_its_own(self, buffer: Value) -> int:
+        """The same items in a new list; they are taken over where nobody else uses the old one."""
+        if buffer is not None and buffer in self._items and self.uses[buffer] == 1:
+            items, self._items[buffer] = self._items[buffer], []
+            return self._add_list(items)
+        return self.new_list(list(self.items(buffer)))
+
+    def _add_list(self, items: list[int]) -> int:
+        buffer = self._add(None, 0, _NOBODY)
+        self._items[buffer] = items
+        return buffer
+
+    def _add(self, address: int | None, size: int, owner: int) -> int:
+        self.uses.append(0)
+        self._address.append(address)
+        self._sizes.append(size)
+        self._owner.append(owner)
+        return len(self.uses) - 1
+
+    def _note(self, size: int, owner: int) -> None:
+        used = self._memory.used_bytes
+        self._held[owner] += size
+        self._changed_by.append(size)
+        self._changed_owners.append(owner)
+        self._used.append(used)
+        if used > self._highest:
+            self._highest, self._peak_at = used, len(self._used)

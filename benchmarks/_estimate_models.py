@@ -261,6 +261,8 @@ ASIDE: dict[str, Callable[[], Model]] = {
     "MobileNetV3Small": lambda: _application("MobileNetV3Small", 128),
 }
 
+LOOPS = ("LSTM", "GRU")
+
 
 def build(name: str) -> Model:
     """A model by its name, with the same weights each time."""

@@ -20,8 +20,8 @@ def read_figures(name: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text())["figures"]) if path.exists() else {}
 
 
-def write_results(name: str, figures: dict[str, Any]) -> None:
-    """Write `benchmarks/results/NAME.json` and print the figures."""
+def write_results(name: str, figures: dict[str, Any], *, quiet: bool = False) -> None:
+    """Write `benchmarks/results/NAME.json`, and print the figures unless it shall be quiet."""
     results = {
         "benchmark": name,
         "date": datetime.now(UTC).date().isoformat(),
@@ -36,6 +36,8 @@ def write_results(name: str, figures: dict[str, Any]) -> None:
     path = _path(name)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(results, indent=2) + "\n")
+    if quiet:
+        return
     print(json.dumps(figures, indent=2))
     print(f"written: benchmarks/results/{name}.json")
 

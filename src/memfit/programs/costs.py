@@ -6,9 +6,16 @@ import math
 from math import prod
 from typing import Any
 
-_FLOPS_PER_SECOND = 3e10
-_BYTES_PER_SECOND = 5e9
+_FLOPS_PER_SECOND = 8e10
+_BYTES_PER_SECOND = 3e10
 _SECONDS_PER_CALL = 5e-6
+_SLOWER = {  # than arithmetic or memory alone would have them
+    "Conv2DBackpropInput": 2.0, "Conv2DBackpropFilter": 2.0, "Conv3DBackpropInputV2": 2.0,
+    "Conv3DBackpropFilterV2": 2.0, "DepthwiseConv2dNative": 8.0, "DepthwiseConv2dNativeBackpropInput": 8.0,
+    "DepthwiseConv2dNativeBackpropFilter": 10.0, "BatchMatMulV2": 2.5, "Einsum": 2.5, "MaxPool": 3.0,
+    "MaxPoolGrad": 20.0, "AvgPoolGrad": 4.0, "Transpose": 6.0, "Softmax": 5.0, "BiasAdd": 4.0,
+    "SelectV2": 3.0, "ConcatV2": 2.0, "Exp": 2.0, "SquaredDifference": 3.0,
+}  # fmt: skip
 _FREE = frozenset({
     "Const", "Identity", "Reshape", "ReadVariableOp", "NoOp", "Placeholder", "Shape", "Squeeze", "ExpandDims",
     "StopGradient", "VarHandleOp",
@@ -22,7 +29,8 @@ def cost_of(operation: Any) -> float:
     moved = sum(
         _count(tensor) * (tensor.dtype.size or 1) for tensor in (*operation.inputs, *operation.outputs)
     )
-    return _SECONDS_PER_CALL + moved / _BYTES_PER_SECOND + _flops(operation) / _FLOPS_PER_SECOND
+    worked = moved / _BYTES_PER_SECOND + _flops(operation) / _FLOPS_PER_SECOND
+    return _SECONDS_PER_CALL + worked * _SLOWER.get(operation.type, 1.0)
 
 
 def _flops(operation: Any) -> float:

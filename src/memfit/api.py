@@ -8,7 +8,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
@@ -18,6 +18,8 @@ from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
+
+Call = Literal["fit", "evaluate", "predict"]
 
 __all__ = [
     "check_fits",
@@ -141,40 +143,71 @@ def remat(
     return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
 
 
-def estimate(model: Any, batch_size: SupportsIndex, *, data: Any = None) -> Estimate:
+def estimate(
+    model: Any,
+    batch_size: SupportsIndex,
+    *,
+    data: Any = None,
+    budget: str | SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | None = None,
+    call: Call = "fit",
+) -> Estimate:
     """What a step of `model.fit` will need, known before it runs: nothing is computed, nothing changed.
 
     `data`, a batch, a dataset or specs, says what the model leaves open; else shapes and types come from the
     model and its loss. A model that is not compiled is taken as one with Adam and the mean squared error.
+    With a budget, which may be that of another machine, `.fits` says whether it runs there; with a
+    micro-batch size, it is `memfit.fit`'s step on batches that are split. `call` is for `model.evaluate` or
+    `model.predict` instead. In place of a model, what `memfit.step` returns, with data.
 
     >>> memfit.estimate(model, batch_size=64).peak_bytes
     604110848
     """
-    (one,) = estimate_series(model, [batch_size], data=data)
+    (one,) = estimate_series(
+        model, [batch_size], data=data, budget=budget, micro_batch_size=micro_batch_size, call=call
+    )
     return one
 
 
 def estimate_series(
-    model: Any, batch_sizes: Iterable[SupportsIndex], *, data: Any = None
+    model: Any,
+    batch_sizes: Iterable[SupportsIndex],
+    *,
+    data: Any = None,
+    budget: str | SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | None = None,
+    call: Call = "fit",
 ) -> Iterator[Estimate]:
     """The same for several batch sizes, with one trace where that is possible."""
     sizes = [_checked_samples(size, InvalidBatchSize) for size in batch_sizes]
-    yield from map(_estimator(model, data), sizes)
+    budget_bytes = None if budget is None else parse_size(budget, "budget")
+    estimator = _Estimator(model, data, _checked_micro_batch_size(micro_batch_size), call)
+    for size in sizes:
+        yield estimator.at(size, budget_bytes)
 
 
-def _estimator(model: Any, data: Any) -> Callable[[int], Estimate]:
-    load_keras()
-    from memfit.estimates.peaks import estimate as simulate
-    from memfit.programs.training import train_step_of
+class _Estimator:
+    """A model, traced once, and what it needs at any batch size."""
 
-    trace = train_step_of(model, data)
+    def __init__(
+        self, model: Any, data: Any, micro_batch_size: int | None = None, call: Call = "fit"
+    ) -> None:
+        load_keras()
+        from memfit.foresight import foresee
 
-    def at(batch_size: int) -> Estimate:
+        self._program_at = foresee(model, data, call=call, micro_batch_size=micro_batch_size)
+
+    def at(self, batch_size: int, budget_bytes: int | None = None) -> Estimate:
+        from memfit.estimates.limits import fits
+        from memfit.estimates.peaks import estimate
+
         began = time.perf_counter()
-        found = simulate(trace.at(batch_size))
+        program = self._program_at(batch_size)
+        found = estimate(program)
+        if budget_bytes is not None:
+            fit = fits(program, found, budget_bytes)
+            found = dataclasses.replace(found, budget_bytes=budget_bytes, fits=fit)
         return dataclasses.replace(found, seconds=time.perf_counter() - began)
-
-    return at
 
 
 def largest_batch(
@@ -184,7 +217,7 @@ def largest_batch(
     data: Any = None,
     on_size: Callable[[int], None] = lambda size: None,
 ) -> Estimate:
-    """The largest batch that stays within a budget, which may be that of another machine.
+    """The largest batch that fits a budget for sure; it may be that of another machine.
 
     `on_size` is told each batch size that is tried. Each takes seconds; few are needed.
 
@@ -194,24 +227,26 @@ def largest_batch(
     from memfit.plans.batches import largest_batch_size
 
     budget_bytes = parse_size(budget, "budget")
-    estimate_at = _estimator(model, data)
+    estimator = _Estimator(model, data)
     found: dict[int, Estimate] = {}
 
     def needed_bytes(size: int) -> int:
         on_size(size)
-        found[size] = estimate_at(size)
-        return found[size].safe_bytes
+        found[size] = estimator.at(size, budget_bytes)
+        if found[size].fits == "for sure":
+            return min(found[size].safe_bytes, budget_bytes)
+        return max(found[size].safe_bytes, budget_bytes + 1)
 
     size = largest_batch_size(needed_bytes, budget_bytes)
     if size == 0:
         enough = f"a budget of {-(-found[1].safe_bytes >> 20)}MiB"
-        check_fits(found[1], budget_bytes, suggestion=f"{enough}; memfit.remat(model) may need less")
+        check_fits(found[1], suggestion=f"{enough}; memfit.remat(model) may need less")
     return found[size]
 
 
-def check_fits(found: Estimate, budget_bytes: int, *, suggestion: str) -> None:
-    """Raise DoesNotFit when a run may need more than the budget."""
-    if found.safe_bytes <= budget_bytes:
+def check_fits(found: Estimate, *, suggestion: str) -> None:
+    """Raise DoesNotFit unless an estimate is within its budget for sure."""
+    if found.budget_bytes is None or found.fits == "for sure":
         return
     parts = dataclasses.asdict(found.parts)
     most = sorted(parts, key=lambda name: -parts[name])[:3]
@@ -220,10 +255,10 @@ def check_fits(found: Estimate, budget_bytes: int, *, suggestion: str) -> None:
     listed = ", ".join(f"{name} {format_size(size)}" for name, size in named.items())
     raise DoesNotFit(
         f"training needs up to {format_size(found.safe_bytes)} at batch_size={found.batch_size}; "
-        f"the budget is {format_size(budget_bytes)}.",
+        f"the budget is {format_size(found.budget_bytes)}.",
         f"{listed} (estimated)",
         suggestion=suggestion,
-        limit_bytes=budget_bytes,
+        limit_bytes=found.budget_bytes,
     )
 
 

@@ -231,7 +231,7 @@ class Op:
     body: int | None = None  # the graph that it runs
     times: int = 1
     parallel: int = 1  # how many of those may run at a time
-    part: Literal["activations", "gradients"] = "activations"  # what its outputs count as
+    part: Literal["activations", "gradients", "data"] = "activations"  # what its outputs count as
     layer: str = ""
 
 
@@ -256,6 +256,7 @@ class ProgramVariable:
     bytes: int
     role: VariableRole
     layer: str = ""
+    shape: tuple[int, ...] = ()
     drawn: bool = False  # whether its first value was drawn at random, which leaves gaps in the pool
 
 
@@ -292,6 +293,9 @@ class LayerBytes:
     bytes: int
 
 
+Fit = Literal["for sure", "maybe", "no"]
+
+
 @dataclass(frozen=True)
 class Estimate(Record):
     """What a step will need, known before it runs."""
@@ -306,6 +310,8 @@ class Estimate(Record):
     timeline: tuple[int, ...] = ()  # the most in use in each of equal parts of the step
     left_out: tuple[str, ...] = ()
     seconds: float = 0.0
+    budget_bytes: int | None = None
+    fits: Fit | None = None  # whether it runs where no more than the budget is to be had
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,11 @@ KINDS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "rematerialised": (_dense, 4096, {"remat": True}),
     "float16": (_convolution, 64, {"policy": "mixed_float16"}),
     "XLA": (_dense, 4096, {"jit_compile": True}),
+    "evaluate": (_convolution, 64, {"run": "evaluate"}),
+    "predict": (_convolution, 64, {"run": "predict"}),
+    "micro-batches": (_attention, 64, {"run": "micro-batches"}),
+    "loop": (_dense, 4096, {"run": "loop"}),
+    "loop in micro-batches": (_dense, 4096, {"run": "loop", "micro_batch_size": 1024}),
 }
 
 
@@ -106,15 +111,15 @@ def _said_and_measured(kind: str) -> dict[str, Any]:
     model.compile("adam", "mse", metrics=["mae"], jit_compile=options.get("jit_compile", False))
     if options.get("remat"):
         memfit.remat(model, batch_size=count)
-    before = _face(model)
-    estimate = memfit.estimate(model, batch_size=count)
-    after = _face(model)
     x = np.ones((count, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
     y = np.ones((count, 1), "float32")
+    before = _face(model)
+    estimate, run = _estimated(model, x, y, **options)
+    after = _face(model)
     peaks = []
     for _ in range(5):
         with measure_peak() as measured:
-            model.train_on_batch(x, y)
+            run()
         peaks.append(measured.peak_bytes)
     return {
         "low": estimate.low_bytes,
@@ -126,6 +131,40 @@ def _said_and_measured(kind: str) -> dict[str, Any]:
         "changed": [name for name, value in before.items() if after[name] != value],
         "method": estimate.method,
     }
+
+
+def _estimated(
+    model: Any, x: Any, y: Any, *, run: str = "fit", micro_batch_size: int | None = None, **_: Any
+) -> tuple[Any, Callable[[], Any]]:
+    """What is said of a step, and what runs it."""
+    import memfit
+
+    count = len(x)
+    if run == "evaluate":
+        return memfit.estimate(model, count, call="evaluate"), lambda: model.test_on_batch(x, y)
+    if run == "predict":
+        return memfit.estimate(model, count, call="predict"), lambda: model.predict_on_batch(x)
+    if run == "micro-batches":
+        said = memfit.estimate(model, count, micro_batch_size=count // 4)
+        options = {"batch_size": count, "micro_batch_size": count // 4, "verbose": 0}
+        return said, lambda: memfit.fit(model, x, y, **options)
+    if run == "loop":
+        return _estimated_loop(model, x, y, micro_batch_size)
+    return memfit.estimate(model, count), lambda: model.train_on_batch(x, y)
+
+
+def _estimated_loop(model: Any, x: Any, y: Any, micro_batch_size: int | None) -> Any:
+    import tensorflow as tf
+
+    import memfit
+
+    def loss(x: Any, y: Any) -> Any:
+        return tf.reduce_mean((model(x, training=True) - y) ** 2)
+
+    step = memfit.step(loss, model.optimizer, model.trainable_variables, micro_batch_size=micro_batch_size)
+    said = memfit.estimate(step, len(x), data=(x, y), micro_batch_size=micro_batch_size)
+    batch = (tf.constant(x), tf.constant(y))
+    return said, lambda: step(*batch)
 
 
 def _face(model: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from memfit.records import (
     Doctor,
     Estimate,
     Estimates,
+    Fit,
     HostMemory,
     LayerBytes,
     OutOfMemory,
@@ -74,6 +75,7 @@ ESTIMATE = Estimate(
         LayerBytes("conv[bold]2d", 20 * MIB),
         *(LayerBytes(f"dense_{number}", (13 - number) * MIB) for number in range(9)),
     ),
+    timeline=tuple(round(812_202_752 * (0.4 + 0.6 * (1 - abs(n - 50) / 50) ** 2)) for n in range(76)),
     left_out=(
         "the model is not compiled: taken as Adam and mean squared error",
         "nobody knows how much scratch memory the kernel FusedSomethingThatIsNotModelled takes while it runs",
@@ -88,18 +90,26 @@ def test_estimate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget_bytes", "name", "verdict"),
+    ("budget_bytes", "fits", "name", "verdict"),
     [
-        (2 * GIB, "fits", "It fits, with 1.2 GiB to spare."),
-        (840_000_000, "may_fit", "It may fit: a run could need 37.3 MiB more than the budget."),
-        (512 * MIB, "does_not_fit", "It does not fit: the peak is 262.6 MiB above the budget."),
+        (2 * GIB, "for sure", "fits", "It fits, with 1.2 GiB to spare."),
+        (840_000_000, "maybe", "may_fit", "It may fit: a run could need 37.3 MiB more than the budget."),
+        (900_000_000, "maybe", "", "It may fit: 19.9 MiB to spare are little for the gaps in the pool."),
+        (512 * MIB, "no", "does_not_fit", "It does not fit: the peak is 262.6 MiB above the budget."),
+        (840_000_000, "no", "", "It does not fit: the gaps in the pool take what is left."),
     ],
 )
-def test_estimate_against_a_budget(budget_bytes: int, name: str, verdict: str) -> None:
-    estimate = dataclasses.replace(ESTIMATE, layers=(), left_out=(), method="xla")
-    text = render(show_estimates(estimate, budget_bytes=budget_bytes))
+def test_estimate_against_a_budget(budget_bytes: int, fits: Fit, name: str, verdict: str) -> None:
+    plain = dataclasses.replace(ESTIMATE, layers=(), left_out=(), timeline=(), method="xla")
+    text = render(show_estimates(dataclasses.replace(plain, budget_bytes=budget_bytes, fits=fits)))
     assert verdict in text
-    check_golden(GOLDEN / f"estimate_{name}.txt", text)
+    if name:
+        check_golden(GOLDEN / f"estimate_{name}.txt", text)
+
+
+def test_where_little_is_sure_both_ends_are_named() -> None:
+    wide = dataclasses.replace(ESTIMATE, low_bytes=400_000_000)
+    assert "needs between 381.5 MiB and 838.4 MiB." in render(show_estimates(wide))
 
 
 def test_estimates() -> None:
@@ -109,11 +119,16 @@ def test_estimates() -> None:
 
 def test_estimates_against_a_budget() -> None:
     most = dataclasses.replace(ESTIMATE, batch_size=1024, peak_bytes=7_833_803_776, safe_bytes=8_326_230_282)
-    estimates = Estimates((SMALLER, ESTIMATE, most))
-    text = render(show_estimates(estimates, budget_bytes=840_000_000))
+
+    def against(budget_bytes: int, *fits: Fit) -> str:
+        every = zip((SMALLER, ESTIMATE, most), fits, strict=True)
+        judged = (dataclasses.replace(one, budget_bytes=budget_bytes, fits=fit) for one, fit in every)
+        return render(show_estimates(Estimates(tuple(judged))))
+
+    text = against(840_000_000, "for sure", "maybe", "no")
     check_golden(GOLDEN / "estimates_budget.txt", text)
     assert text.count("FusedSomething") == 1  # what they have in common is said once
-    assert "None fits the budget of 1.0 MiB." in render(show_estimates(estimates, budget_bytes=MIB))
+    assert "None fits the budget of 1.0 MiB." in against(MIB, "no", "no", "no")
 
 
 def test_demo() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ def estimate(
     TARGET is file.py:name, package.module:name (a model, or a function without arguments that returns one) or
     a .keras file. A file is imported, not run: training belongs under if __name__ == "__main__".
 
-    With a budget the exit code is 3 if the batch does not fit, or none of several.
+    With a budget the exit code is 3 if it is not sure that the batch fits, or any of several.
     """
     from memfit.commands.imports import user_code
     from memfit.commands.progress import waiting
@@ -65,9 +64,8 @@ def estimate(
             with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
                 return _estimate(model, samples, sizes, budget_bytes, tell)
 
-    record = show(make, partial(show_estimates, budget_bytes=budget_bytes), as_json=as_json, output=output)
-    if budget_bytes is not None:
-        _check_fits(record, budget_bytes, instead=f"memfit estimate {target} --budget {budget} --largest")
+    record = show(make, show_estimates, as_json=as_json, output=output)
+    _check_fits(record, instead=f"memfit estimate {target} --budget {budget} --largest")
 
 
 def _sizes(batch: str | None, budget: str | None, *, largest: bool) -> list[int]:
@@ -96,7 +94,7 @@ def _estimate(
 
     if budget_bytes is not None and not sizes:
         return largest_batch(model, budget_bytes, data=samples, on_size=tell_size)
-    series = estimate_series(model, sizes, data=samples)
+    series = estimate_series(model, sizes, data=samples, budget=budget_bytes)
     found = []
     for size in sizes:
         tell_size(size)
@@ -104,11 +102,11 @@ def _estimate(
     return found[0] if len(found) == 1 else Estimates(tuple(found))
 
 
-def _check_fits(record: Estimate | Estimates, budget_bytes: int, *, instead: str) -> None:
+def _check_fits(record: Estimate | Estimates, *, instead: str) -> None:
     from memfit.api import check_fits
     from memfit.records import Estimate
 
     found = (record,) if isinstance(record, Estimate) else record.estimates
     least = min(found, key=lambda one: one.safe_bytes)
     suggestion = instead if least.batch_size > 1 else f"--budget {-(-least.safe_bytes >> 20)}MiB"
-    check_fits(least, budget_bytes, suggestion=suggestion)
+    check_fits(least, suggestion=suggestion)

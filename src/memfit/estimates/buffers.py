@@ -105,6 +105,13 @@ class Buffers:
         self._note(size, owner)
         return buffer
 
+    def give(self, buffer: int, owner: int) -> None:
+        """Let it be somebody else's from now on."""
+        if self._owner[buffer] != owner:
+            self._note(-self._sizes[buffer], self._owner[buffer])
+            self._owner[buffer] = owner
+            self._note(self._sizes[buffer], owner)
+
     def copy(self, buffer: int) -> int:
         """Another buffer of the same size, with one use."""
         other = self.new(self._sizes[buffer], self._owner[buffer])

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 
-from memfit.estimates.allocators import Allocator
+from memfit.estimates.allocators import Allocator, OutOfMemory
 from memfit.estimates.buffers import Buffers, StepMemory, Value
 from memfit.records import Op, OpGraph, Program, ProgramVariable
 
@@ -45,18 +45,34 @@ class Simulation:
         ]
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)
+        self._zeros: dict[tuple[tuple[int, ...], int], int] = {}
+        self.owners = [self._owner(variable) for variable in program.variables]
         self.variables = [self._created(variable) for variable in program.variables]
         self._constants: dict[int, int] = {}
 
     def _created(self, variable: ProgramVariable) -> int:
-        """A variable as Keras creates it: what is drawn is scaled and shifted, each time in a copy."""
+        """A variable as Keras creates it.
+
+        What is drawn is scaled and shifted, each time in a copy. Variables of an optimizer begin as zeros,
+        and those of the same shape as the same ones, until they change.
+        """
+        if variable.role == "optimizer" and (variable.shape, variable.bytes) in self._zeros:
+            buffer = self._zeros[variable.shape, variable.bytes]
+            self.buffers.uses[buffer] += 1
+            return buffer
         copies = [self.memory.allocate(variable.bytes) for _ in range(2 if variable.drawn else 0)]
-        owner = self.buffers.owner(_PARTS[variable.role], variable.layer)
-        buffer = self.buffers.new(variable.bytes, owner)
+        buffer = self.buffers.new(variable.bytes, self._owner(variable))
         self.buffers.uses[buffer] = 1
         for copy in reversed(copies):
             self.memory.free(copy)
+        if variable.role == "optimizer" and variable.shape:
+            self._zeros[variable.shape, variable.bytes] = buffer
         return buffer
+
+    def _owner(self, variable: ProgramVariable) -> int:
+        """Whose a variable is: what holds nothing at first takes gradients later."""
+        part = _PARTS[variable.role] if variable.bytes else "gradients"
+        return self.buffers.owner(part, variable.layer)
 
     def step(self) -> StepMemory:
         """Run one step."""
@@ -206,9 +222,15 @@ class _Run:
 
     def _dispatch(self) -> None:
         """Give work to idle workers, to the one that has just become idle first."""
+        waits: OutOfMemory | None = None
         for worker in reversed(self._idle.copy()):
-            if self._work(worker):
-                self._idle.remove(worker)
+            try:
+                if self._work(worker):
+                    self._idle.remove(worker)
+            except OutOfMemory as error:  # until others give something back, if there are any
+                waits = error
+        if waits is not None and not self._running:
+            raise waits
 
     def _work(self, worker: int) -> bool:
         """Run cheap operations until there is one that takes time; False if there is nothing to do."""
@@ -219,7 +241,11 @@ class _Run:
                 return False
             frame, number = task
             op = frame.wiring.ops[number]
-            outputs, scratch = self._start(frame, number, op)
+            try:
+                outputs, scratch = self._start(frame, number, op)
+            except OutOfMemory:
+                inline.appendleft(task)
+                raise
             if not op.cheap:
                 self._started += 1
                 ends = self._clock + op.seconds * math.exp(self._random.gauss(0.0, self._simulation.spread))
@@ -262,10 +288,21 @@ class _Run:
             if value is not None and value >= 0 and buffers.uses[value] == 1:
                 outputs[op.reusing] = value
                 break
-        for place, tensor in enumerate(op.outputs):
-            if outputs[place] is None and sizes[tensor]:
-                outputs[place] = buffers.new(sizes[tensor], wiring.owners[number])
-        return outputs, [buffers.scratch(size) for size in op.scratch]
+        made: list[int] = []
+        scratch: list[int] = []
+        try:
+            for place, tensor in enumerate(op.outputs):
+                if outputs[place] is None and sizes[tensor]:
+                    made.append(buffers.new(sizes[tensor], wiring.owners[number]))
+                    outputs[place] = made[-1]
+            scratch.extend(map(buffers.scratch, op.scratch))  # as far as there is room
+        except OutOfMemory:
+            for buffer in made:
+                buffers.drop(buffer)
+            for address in scratch:
+                buffers.free_scratch(address)
+            raise
+        return outputs, scratch
 
     def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
         buffers, variables = self._buffers, self._simulation.variables
@@ -281,6 +318,7 @@ class _Run:
             given = inputs[1]
             if given is not None and given >= 0:
                 buffers.uses[given] += 1
+                buffers.give(given, self._simulation.owners[place])
                 variables[place] = given
                 buffers.release(held)
         elif buffers.uses[held] > 1:  # somebody has read it and is not done
@@ -377,6 +415,8 @@ class _Run:
 
     def _open(self, call: _Call, ready: _Ready) -> None:
         call.is_open = True
+        if not call.op.inputs:
+            self._turn(call, 0, ready)
         self._let_in(call, ready)
 
     def _let_in(self, call: _Call, ready: _Ready) -> None:
@@ -389,14 +429,19 @@ class _Run:
         if not call.is_open or turn - call.oldest >= call.op.parallel:
             call.held.append((turn, place, value))
             return
+        frame = self._turn(call, turn, ready)
+        self._arrive(frame, call.wiring.graph.inputs[place], value, ready)
+        if value is not None and value >= 0:
+            self._buffers.release(value)
+
+    def _turn(self, call: _Call, turn: int, ready: _Ready) -> _Frame:
+        """The graph that runs in a turn of a call, begun if it was not."""
         frame = call.frames.get(turn)
         if frame is None:
             frame = call.frames[turn] = _Frame(call.wiring, call, turn)
             for root in call.wiring.roots:
                 ready.add(frame, root)
-        self._arrive(frame, call.wiring.graph.inputs[place], value, ready)
-        if value is not None and value >= 0:
-            self._buffers.release(value)
+        return frame
 
     def _pass_out(self, frame: _Frame, place: int, value: Value, ready: _Ready) -> None:
         """Hand an output with one use to the next turn, to whoever called, or keep it until the end."""

@@ -13,7 +13,7 @@ from memfit.records import Estimate, LayerBytes, Parts, Program
 _PROCESSES = 4
 _STEPS = 3  # of each, after the first
 _LAYERS = 10
-_POINTS = 120
+_POINTS = 76
 _MARGIN = 1.04  # what runs differ by beyond what simulations do
 
 

@@ -22,12 +22,23 @@ def training_specs(model: Any, data: Any) -> tuple[Specs, ...]:
     if data is None:
         x = _of_inputs(model)
         return x, _of_targets(model, x)
+    specs = batch_specs(data)
+    return specs if len(specs) > 1 else (*specs, _of_targets(model, specs[0]))
+
+
+def prediction_specs(model: Any, data: Any) -> tuple[Specs]:
+    """Specs of (x,), the batch dimension open."""
+    return (_of_inputs(model) if data is None else batch_specs(data)[0],)
+
+
+def batch_specs(data: Any) -> tuple[Specs, ...]:
+    """Specs of the parts of a batch, a dataset or specs, the batch dimension open."""
     given = data.element_spec if isinstance(data, tf.data.Dataset) else data
     parts = given if isinstance(given, tuple) else (given,)
     specs = tuple(keras.tree.map_structure(_opened, part) for part in parts)
     for spec in keras.tree.flatten(specs):
         _check(spec)
-    return specs if len(specs) > 1 else (*specs, _of_targets(model, specs[0]))
+    return specs
 
 
 def _of_inputs(model: Any) -> Specs:

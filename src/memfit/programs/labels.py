@@ -17,11 +17,12 @@ class Labels:
     update: str | None = None  # the scope that the optimizer computes in
     roles: dict[int, VariableRole] = field(default_factory=dict)  # of tf.Variables, by identity
     paths: dict[int, str] = field(default_factory=dict)  # likewise, as Keras names them
+    present: list[Any] = field(default_factory=list)  # variables that are in memory, whatever a step does
 
     def in_order_of_creation(self, variables: Iterable[Any]) -> list[Any]:
-        """Variables without repetition, first those of the model, then of the optimizer, then others."""
+        """These and what is present, without repetition: of the model, then of the optimizer, then others."""
         order = {identity: number for number, identity in enumerate(self.roles)}
-        distinct = {id(variable): variable for variable in variables}
+        distinct = {id(variable): variable for variable in (*self.present, *variables)}
         return sorted(distinct.values(), key=lambda variable: order.get(id(variable), len(order)))
 
     def layer_of(self, name: str) -> str:

@@ -7,7 +7,8 @@ TensorFlow would; for a batch size that is set, and the shapes inferred.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -36,24 +37,31 @@ class Traced:
         return any(operation.type in LOOPS for operation in self._concrete.graph.get_operations())
 
     @property
+    def is_open(self) -> bool:
+        """Whether anything is fed with an open batch dimension."""
+        return bool(self._opened)
+
+    @property
     def outputs(self) -> list[str]:
         """The names of the tensors that it returns."""
         return [tensor.name for tensor in self._concrete.outputs]
 
-    def read(self, reader: Reader, batch_size: int) -> OpGraph:
-        """What it does with a batch of this size."""
+    def read(self, reader: Reader, batch_size: int | Sequence[int]) -> OpGraph:
+        """What it does with a batch of this size, or with so many rows of each of what is fed open."""
+        sizes = [batch_size] * len(self._opened) if isinstance(batch_size, int) else batch_size
+        rows = dict(zip(self._opened, sizes, strict=True))
         graph_def = self._optimised
         for node in graph_def.node:
             node.attr.pop("_output_shapes", None)  # they were inferred without it
-            if node.name in self._opened:
-                node.attr["shape"].shape.dim[0].size = batch_size
+            if node.name in rows:
+                node.attr["shape"].shape.dim[0].size = rows[node.name]
         return reader.read(graph_def, self.outputs, self.handles)
 
     @functools.cached_property
-    def _opened(self) -> frozenset[str]:
+    def _opened(self) -> list[str]:
         """The names of what is fed with an open batch dimension."""
         fed = (tensor for tensor in self._concrete.inputs if tensor.dtype != tf.resource)
-        return frozenset(tensor.op.name for tensor in fed if tensor.shape.rank and tensor.shape[0] is None)
+        return [tensor.op.name for tensor in fed if tensor.shape.rank and tensor.shape[0] is None]
 
     @functools.cached_property
     def _optimised(self) -> Any:
@@ -124,14 +132,11 @@ class Trace:
             variables = labels.in_order_of_creation(internals.handles_by_name(func_graph).values())
             described = tuple(described_variable(variable, labels) for variable in variables)
         fed = [spec.shape.num_elements() * spec.dtype.size for spec in specs]
-        sizes = (*fed, *temporary, *outputs)
-        given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
-        launch = Op("XlaLaunch", inputs=given, outputs=made, seconds=1.0)
         return Program(
             batch_size=batch_size,
             method="xla",
             variables=described,
-            graph=OpGraph((launch,), sizes, given, made[len(temporary) :]),
+            graph=_launch(fed, temporary, outputs, len(described)),
             left_out=self._left_out,
         )
 
@@ -149,14 +154,34 @@ class Trace:
         )
 
 
+def _launch(fed: list[int], temporary: list[int], outputs: list[int], variables: int) -> OpGraph:
+    """One operation, and what it does to variables while its temporary memory is there."""
+    sizes = (*fed, *temporary, *outputs)
+    given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
+    ops = [Op("XlaLaunch", inputs=given, outputs=made, seconds=1.0)]
+    for number in range(variables):
+        handle = len(sizes) + number
+        ops.append(Op("VarHandleOp", outputs=(handle,), role="variable", variable=number, cheap=True))
+        ops.append(Op("AssignVariableOp", inputs=(handle,), after=(0,), role="update", cheap=True))
+    written = tuple(range(2, len(ops), 2))
+    ops.append(Op("NoOp", inputs=made[: len(temporary)], after=written))
+    return OpGraph(tuple(ops), sizes + (0,) * variables, given, made[len(temporary) :])
+
+
 def described_variable(variable: Any, labels: Labels) -> ProgramVariable:
     """A tf.Variable as a program knows it; one whose shape is open holds nothing yet."""
-    size = int(variable.shape.num_elements() or 0) * variable.dtype.size
+    shape = tuple(variable.shape) if variable.shape.rank is not None else (0,)
     name = labels.paths.get(id(variable), variable.name)
     role = labels.roles.get(id(variable), "other")
-    if role != "weight":
-        return ProgramVariable(name, size, role)
-    return ProgramVariable(name, size, role, labels.layer_of(name), drawn=variable.shape.rank > 1)
+    is_weight = role == "weight"
+    return ProgramVariable(
+        name,
+        math.prod(shape) * int(variable.dtype.size),
+        role,
+        layer=labels.layer_of(name) if is_weight else "",
+        shape=shape,
+        drawn=is_weight and len(shape) > 1,
+    )
 
 
 def specs_at(specs: Any, batch_size: int) -> Any:

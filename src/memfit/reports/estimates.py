@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records import Estimate, Estimates
-from memfit.reports.bars import bar
+from memfit.reports.bars import bar, columns
 from memfit.units import format_size
 
 _WIDTH = 30
 _LONGEST_NAME = 28
 _MOST_LAYERS = 10
+_WIDE = 0.75  # where so little is sure, the report names both ends
+_HEIGHT = 4
 _METHODS = {"graph": "graph mode", "xla": "XLA"}
 _PARTS = {
     "weights_bytes": "weights",
@@ -29,29 +31,32 @@ _PARTS = {
 }
 
 
-def show_estimates(found: Estimate | Estimates, *, budget_bytes: int | None = None) -> RenderableType:
+def show_estimates(found: Estimate | Estimates) -> RenderableType:
     """The whole report, for a console of 80 columns or more."""
     every = found.estimates if isinstance(found, Estimates) else (found,)
-    sections = [_series(every, budget_bytes)] if isinstance(found, Estimates) else _one(found, budget_bytes)
+    sections = [_series(every)] if isinstance(found, Estimates) else _one(found)
     spaced = [part for section in [*sections, *_left_out(every)] for part in (Text(), section)]
     return Group(*spaced[1:])
 
 
-def _one(found: Estimate, budget_bytes: int | None) -> list[RenderableType]:
+def _one(found: Estimate) -> list[RenderableType]:
     parts = [(_PARTS[name], size) for name, size in dataclasses.asdict(found.parts).items()]
     layers = [(layer.name, layer.bytes) for layer in found.layers[:_MOST_LAYERS]]
     return [
         _headline(found),
-        *([] if budget_bytes is None else [_comparison(found, budget_bytes)]),
+        *([] if found.budget_bytes is None else [_comparison(found, found.budget_bytes)]),
+        *([_timeline(found)] if found.timeline else []),
         _ranking("What is in memory at the peak:", parts, found.peak_bytes),
         *([_ranking("The layers that hold most of it:", layers, found.peak_bytes)] if layers else []),
     ]
 
 
 def _headline(found: Estimate) -> Text:
+    low, peak, safe = map(format_size, (found.low_bytes, found.peak_bytes, found.safe_bytes))
+    is_wide = found.low_bytes < _WIDE * found.safe_bytes
+    needs = f"between {low} and {safe}" if is_wide else f"{peak}; a run stays under {safe}"
     return Text(
-        f"A training step on a batch of {found.batch_size} needs {format_size(found.peak_bytes)}; "
-        f"a run stays under {format_size(found.safe_bytes)}.\n"
+        f"A training step on a batch of {found.batch_size} needs {needs}.\n"
         f"Estimated for {_METHODS[found.method]} in {found.seconds:.1f} seconds."
     )
 
@@ -72,11 +77,30 @@ def _comparison(found: Estimate, budget_bytes: int) -> RenderableType:
 def _verdict(found: Estimate, budget_bytes: int) -> tuple[str, str, str]:
     """A colour, a word and a sentence."""
     safe, peak = found.safe_bytes - budget_bytes, found.peak_bytes - budget_bytes
-    if safe <= 0:
+    if found.fits == "for sure":
         return "green", "fits", f"It fits, with {format_size(-safe)} to spare."
-    if peak <= 0:
-        return "yellow", "may fit", f"It may fit: a run could need {format_size(safe)} more than the budget."
-    return "red", "does not fit", f"It does not fit: the peak is {format_size(peak)} above the budget."
+    if found.fits == "no":
+        beyond = (
+            f"the peak is {format_size(peak)} above the budget"
+            if peak > 0
+            else "the gaps in the pool take what is left"
+        )
+        return "red", "does not fit", f"It does not fit: {beyond}."
+    beyond = (
+        f"a run could need {format_size(safe)} more than the budget"
+        if safe > 0
+        else f"{format_size(-safe)} to spare are little for the gaps in the pool"
+    )
+    return "yellow", "may fit", f"It may fit: {beyond}."
+
+
+def _timeline(found: Estimate) -> RenderableType:
+    """How what is in use rises and falls in the course of a step."""
+    rows = columns(found.timeline, found.peak_bytes, _HEIGHT)
+    drawn = "\n".join(rows)
+    return Group(
+        Text("In use in the course of a step:", style="bold"), Text(drawn, style="cyan", no_wrap=True)
+    )
 
 
 def _ranking(title: str, sizes: Sequence[tuple[str, int]], whole_bytes: int) -> RenderableType:
@@ -92,7 +116,8 @@ def _ranking(title: str, sizes: Sequence[tuple[str, int]], whole_bytes: int) -> 
     return Group(Text(title, style="bold"), table)
 
 
-def _series(every: Sequence[Estimate], budget_bytes: int | None) -> RenderableType:
+def _series(every: Sequence[Estimate]) -> RenderableType:
+    budget_bytes = every[0].budget_bytes
     full = max(found.safe_bytes for found in every)
     table = _table("batch>", "peak>", "stays under>", "", "")
     for found in every:
@@ -104,7 +129,7 @@ def _series(every: Sequence[Estimate], budget_bytes: int | None) -> RenderableTy
 
 
 def _largest(every: Sequence[Estimate], budget_bytes: int) -> str:
-    fitting = [found.batch_size for found in every if found.safe_bytes <= budget_bytes]
+    fitting = [found.batch_size for found in every if found.fits == "for sure"]
     within = f"the budget of {format_size(budget_bytes)}"
     return f"The largest of these that fits {within}: {max(fitting)}." if fitting else f"None fits {within}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -65,9 +66,21 @@ class Commit:
                 raise
             finally:
                 self._accumulators.forget_slices()
-            if self._held_bytes > NOT_WORTH_RELEASING_BYTES:
+            if self._releases_old_values:
                 self._finish()
         return survived
+
+    def graphs(self, slices: Slices) -> list[Any]:
+        """What runs in a commit on the device, one after the other; not for what runs eagerly."""
+        self._prepare(slices)
+        found: list[Any] = []
+        for group, release in itertools.zip_longest(self._groups, self._releases):
+            found.extend([group.graph] if release is None else [group.graph, release.concrete])
+        return [*found, self._finish.concrete] if self._releases_old_values else found
+
+    @property
+    def _releases_old_values(self) -> bool:
+        return self._held_bytes > NOT_WORTH_RELEASING_BYTES
 
     def _prepare(self, slices: Slices) -> None:
         """Trace the groups, before anything changes; again when other gradients come."""

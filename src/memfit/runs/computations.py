@@ -242,7 +242,7 @@ class LossFunction:
         self.eager = False
         self.jit_compile = False
         self._function = getattr(function, "python_function", function)
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._variables = variables
 
     def may_move(self) -> list[Any]:
@@ -257,8 +257,8 @@ class LossFunction:
         """The loss and what comes with it, and the update."""
         with tf.GradientTape() as tape:
             outputs = self._function(*data)
-            loss = self._optimizer.scale_loss(_loss_of(outputs))
-        self._optimizer.apply(tape.gradient(loss, self._variables), self._variables)
+            loss = self.optimizer.scale_loss(_loss_of(outputs))
+        self.optimizer.apply(tape.gradient(loss, self._variables), self._variables)
         return outputs
 
     def run(self, data: Any, shares: Shares) -> tuple[Any, Captured]:

@@ -30,8 +30,9 @@ class LoopStep:
     ) -> None:
         _check(loss_function, optimizer, variables)
         self._guard = Guard(Journal(budget))
+        self.computation = LossFunction(loss_function, optimizer, variables)
         self._guarded = Guarded(
-            LossFunction(loss_function, optimizer, variables),
+            self.computation,
             "gradients",
             Ladder(micro_batch_size),
             asked=micro_batch_size is not None,

@@ -63,6 +63,10 @@ class Traced:
         """Whether these tensors have shapes that it was traced for."""
         return all(spec.is_compatible_with(leaf) for spec, leaf in zip(self.specs, leaves, strict=True))
 
+    def graphs(self) -> tuple[Any, Any]:
+        """What runs on a first micro-batch, and on every other."""
+        return self._first.concrete, self._next.concrete
+
     def compute(self, leaves: list[Any], vector: Any, values: list[Any]) -> Computed:
         """Run it and take nothing; eagerly or while tracing."""
         return Computed(*self._compute(leaves, vector, values))
@@ -195,9 +199,16 @@ class StagedStep(MayUseXLA):
 
         Returns the out-of-memory error that the commit survived, if there was one.
         """
+        return self._ready_commit().run()
+
+    def commit_graphs(self, slices: Slices) -> list[Any]:
+        """What runs in a commit, one after the other, once micro-batches have been traced and kept."""
+        return self._ready_commit().graphs(slices)
+
+    def _ready_commit(self) -> Commit:
         if self._commit is None:
             self._commit = Commit(self.optimizer, self.accumulators, self.stage, eager=self.computation.eager)
-        return self._commit.run()
+        return self._commit
 
     # Tracing.
 

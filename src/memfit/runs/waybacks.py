@@ -89,6 +89,11 @@ class Reversible:
         self._number = 0
         self.way_back = WayBack(changing)
 
+    @property
+    def graph(self) -> Any:
+        """What runs where old values are held on the device."""
+        return self._hold_and_run.concrete
+
     def _after_holding(self, number: Any, *inputs: Any) -> Any:
         """First hold all old values, then say so, and only then run."""
         with tf.control_dependencies(self.way_back.hold()):

@@ -1,0 +1,46 @@
+"""Whether a step runs where no more than so much memory is to be had."""
+
+from __future__ import annotations
+
+import os
+
+from memfit.estimates.allocators import OutOfMemory
+from memfit.estimates.executors import Simulation
+from memfit.records import Estimate, Fit, Program
+
+_PROCESSES = 4
+_STEPS = 3
+_MARGIN = 1.05  # what real runs differ by from simulated ones
+_FAR = 1.5  # so far beyond the bytes in use, gaps in the pool do not matter
+
+
+def fits(program: Program, found: Estimate, limit_bytes: int, *, workers: int | None = None) -> Fit:
+    """Whether a program runs under a hard limit, of which an estimate has said what it needs.
+
+    What is in use is not all that counts: a pool has gaps. So the program is run against a pool of this size,
+    for sure one that is a little smaller, and for the answer no one that is a little larger.
+    """
+    if limit_bytes >= _FAR * found.safe_bytes:
+        return "for sure"
+    if limit_bytes * _MARGIN < found.low_bytes:
+        return "no"
+    workers = workers or os.cpu_count() or 1
+    seeds = range(1 if program.method == "xla" else _PROCESSES)
+    if limit_bytes >= found.safe_bytes and all(
+        _runs(program, int(limit_bytes / _MARGIN), workers, seed) for seed in seeds
+    ):
+        return "for sure"
+    roomy = int(limit_bytes * _MARGIN)
+    return "maybe" if any(_runs(program, roomy, workers, seed, quick_loops=True) for seed in seeds) else "no"
+
+
+def _runs(program: Program, limit_bytes: int, workers: int, seed: int, *, quick_loops: bool = False) -> bool:
+    try:
+        simulation = Simulation(
+            program, workers=workers, limit_bytes=limit_bytes, seed=seed, loops_finish_first=quick_loops
+        )
+        for _ in range(_STEPS):
+            simulation.step()
+    except OutOfMemory:
+        return False
+    return True

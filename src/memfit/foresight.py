@@ -1,0 +1,123 @@
+"""Model or loop -> Program: the step that will really run, traced and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from memfit.errors import CannotEstimate
+from memfit.models import internals as models
+from memfit.models.snapshots import Snapshot, untouched
+from memfit.models.specs import batch_specs, training_specs
+from memfit.programs.internals import variables_without_memory
+from memfit.programs.labels import Labels
+from memfit.programs.phases import PhasedTrace
+from memfit.programs.traces import Trace
+from memfit.programs.training import (
+    Call,
+    check_model,
+    compile_if_it_is_not,
+    labels_for,
+    labels_of,
+    step_of,
+    what_is_assumed,
+)
+from memfit.records import Program
+from memfit.runs.computations import LossFunction, ModelStep
+from memfit.runs.loops import LoopStep
+from memfit.runs.phases import Phases, phases_of
+
+At = Callable[[int], Program]
+
+
+def foresee(target: Any, data: Any = None, *, call: Call = "fit", micro_batch_size: int | None = None) -> At:
+    """What a step does at any batch size, of a model or of `memfit.step`.
+
+    Without a micro-batch size, batches are not split.
+    """
+    loop = target.computation if isinstance(target, LoopStep) else None
+    if micro_batch_size is not None and call != "fit":
+        raise CannotEstimate(
+            f"micro-batches are for training, not for {call}", suggestion="leave micro_batch_size out"
+        )
+    whole = step_of(target, data, call=call) if loop is None else _loop(loop, data)
+    if micro_batch_size is None:
+        return whole.at
+    parts = _model_in_parts(target, data) if loop is None else _loop_in_parts(loop, data)
+
+    def at(batch_size: int) -> Program:
+        split = batch_size > micro_batch_size
+        return parts.at(batch_size, micro_batch_size) if split else whole.at(batch_size)
+
+    return at
+
+
+def _model_in_parts(model: Any, data: Any) -> PhasedTrace:
+    check_model(model)
+    specs = training_specs(model, data)
+    present = [*model.variables, *models.optimizer_variables(model)]
+
+    @contextmanager
+    def prepared() -> Iterator[tuple[Labels, Phases]]:
+        with untouched(model):
+            compile_if_it_is_not(model)
+            _build_without_memory(model.optimizer, model.trainable_variables)
+            models.build_everything(model, specs)
+            yield labels_of(model, present), _phases(ModelStep(model, "train_step"), specs)
+
+    return PhasedTrace(prepared, left_out=what_is_assumed(model))
+
+
+def _loop(loop: LossFunction, data: Any) -> Trace:
+    @contextmanager
+    def prepared() -> Iterator[Labels]:
+        with _built_loop(loop) as labels:
+            yield labels
+
+    return Trace(loop.run_plain, _loop_specs(data), prepared=prepared)
+
+
+def _loop_in_parts(loop: LossFunction, data: Any) -> PhasedTrace:
+    specs = _loop_specs(data)
+
+    @contextmanager
+    def prepared() -> Iterator[tuple[Labels, Phases]]:
+        with _built_loop(loop) as labels:
+            yield labels, _phases(loop, specs)
+
+    return PhasedTrace(prepared)
+
+
+@contextmanager
+def _built_loop(loop: LossFunction) -> Iterator[Labels]:
+    """A loop's optimizer with all its variables, for a while."""
+    weights, present = loop.trained(), [*loop.trained(), *loop.optimizer.variables]
+    snapshot = Snapshot(models.with_inner(loop.optimizer))
+    try:
+        _build_without_memory(loop.optimizer, weights)
+        yield labels_for(frozenset(), loop.optimizer, weights, present)
+    finally:
+        snapshot.restore()
+
+
+def _loop_specs(data: Any) -> Any:
+    if data is None:
+        raise CannotEstimate(
+            "nothing says the shapes of a loop's batches",
+            suggestion="memfit.estimate(step, batch_size=32, data=(x[:1], y[:1]))",
+        )
+    return batch_specs(data)
+
+
+def _build_without_memory(optimizer: Any, variables: list[Any]) -> None:
+    if not optimizer.built:
+        with variables_without_memory():
+            optimizer.build(variables)
+
+
+def _phases(computation: Any, specs: Any) -> Phases:
+    structure = keras.tree.map_structure(lambda spec: spec.dtype.name, specs)
+    return phases_of(computation, structure, keras.tree.flatten(specs))

@@ -1,0 +1,140 @@
+"""A step that runs as several graphs, one after the other: micro-batches, then what commits them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from math import prod
+from typing import Any, Protocol
+
+from memfit.programs.labels import Labels
+from memfit.programs.readings import Reader
+from memfit.programs.traces import Traced, described_variable
+from memfit.records import Op, OpGraph, Program
+
+_MOST = 4  # micro-batches that are told apart: all others need what the second does
+
+
+class Phases(Protocol):
+    """The graphs of a step in micro-batches."""
+
+    @property
+    def first(self) -> Any:
+        """What runs on the first micro-batch."""
+        ...
+
+    @property
+    def other(self) -> Any:
+        """What runs on every other."""
+        ...
+
+    @property
+    def commits(self) -> list[Any]:
+        """What runs after the last, one after the other."""
+        ...
+
+    @property
+    def slices(self) -> list[Any]:
+        """Outputs of the first two that the commits take."""
+        ...
+
+
+Prepared = Callable[[], AbstractContextManager[tuple[Labels, Phases]]]
+
+
+class PhasedTrace:
+    """A traced step in micro-batches."""
+
+    def __init__(self, prepared: Prepared, *, left_out: tuple[str, ...] = ()) -> None:
+        """`prepared` is a context in which the step can be traced; it gives what was traced there."""
+        self._prepared, self._left_out = prepared, left_out
+
+    def at(self, batch_size: int, micro_batch_size: int) -> Program:
+        """What the step does with a batch of this size in micro-batches of that size."""
+        labels, phases, parts, commits = self._traced
+        count = -(-batch_size // micro_batch_size)
+        variables = labels.in_order_of_creation(v for one in (*parts, *commits) for v in one.handles.values())
+        reader = Reader(variables, labels)
+        sequence = _Sequence(reader)
+        bodies = [one.read(reader, micro_batch_size) for one in parts]
+        batch = sequence.make("Batch", [count * size for size in _sizes(bodies[0], bodies[0].inputs)])
+        places = [parts[0].outputs.index(tensor.name) for tensor in phases.slices]
+        kept: list[int] = []
+        for number in range(min(count, _MOST)):
+            outputs = sequence.call(bodies[min(number, 1)])
+            kept.extend(outputs[place] for place in places)
+        rows = [
+            count * _rows(bodies[0], place, tensor)
+            for place, tensor in zip(places, phases.slices, strict=True)
+        ]
+        for one in commits:
+            sequence.call(one.read(reader, rows if one.is_open else []), kept)
+            kept = []
+        return Program(
+            batch_size=batch_size,
+            method="graph",
+            variables=tuple(described_variable(variable, labels) for variable in variables),
+            graph=sequence.graph(batch),
+            bodies=tuple(reader.bodies),
+            left_out=(*self._left_out, *reader.left_out),
+        )
+
+    @functools.cached_property
+    def _traced(self) -> tuple[Labels, Phases, list[Traced], list[Traced]]:
+        with self._prepared() as (labels, phases):
+            parts = [Traced(concrete) for concrete in (phases.first, phases.other)]
+            return labels, phases, parts, [Traced(concrete) for concrete in phases.commits]
+
+
+class _Sequence:
+    """A graph of calls, each after the one before."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._ops: list[Op] = []
+        self._tensors: list[int] = []
+        self._numbers: dict[int, int] = {}  # of bodies
+
+    def make(self, kind: str, sizes: Sequence[int], taken: Sequence[int] = ()) -> tuple[int, ...]:
+        """Tensors of these sizes, made by one operation."""
+        made = self._new(sizes)
+        self._add(Op(kind, inputs=tuple(taken), outputs=made, part="data", seconds=1e-6))
+        return made
+
+    def call(self, body: OpGraph, taken: Sequence[int] = ()) -> tuple[int, ...]:
+        """Run a graph on inputs that are made for it, of what is taken; its outputs."""
+        given = self.make("Part", _sizes(body, body.inputs), taken)
+        made = self._new(_sizes(body, body.outputs))
+        if id(body) not in self._numbers:
+            self._numbers[id(body)] = self._reader.add_body(body)
+        number = self._numbers[id(body)]
+        self._add(
+            Op("StatefulPartitionedCall", inputs=given, outputs=made, role="call", body=number, cheap=True)
+        )
+        return made
+
+    def graph(self, kept: Sequence[int]) -> OpGraph:
+        """All of it; some tensors are kept until the end."""
+        self._add(Op("NoOp", inputs=tuple(kept), cheap=True))
+        return OpGraph(tuple(self._ops), tuple(self._tensors))
+
+    def _new(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        begin = len(self._tensors)
+        self._tensors.extend(sizes)
+        return tuple(range(begin, len(self._tensors)))
+
+    def _add(self, op: Op) -> None:
+        after = (len(self._ops) - 1,) if self._ops else ()
+        self._ops.append(dataclasses.replace(op, after=after))
+
+
+def _sizes(body: OpGraph, tensors: Sequence[int]) -> list[int]:
+    return [body.tensors[tensor] for tensor in tensors]
+
+
+def _rows(body: OpGraph, place: int, tensor: Any) -> int:
+    """The rows of an output, from its bytes."""
+    bytes_of_row = prod(tensor.shape[1:]) * tensor.dtype.size
+    return body.tensors[body.outputs[place]] // int(bytes_of_row)

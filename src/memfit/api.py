@@ -215,6 +215,8 @@ def largest_batch(
     budget: str | SupportsIndex,
     *,
     data: Any = None,
+    micro_batch_size: SupportsIndex | None = None,
+    call: Call = "fit",
     on_size: Callable[[int], None] = lambda size: None,
 ) -> Estimate:
     """The largest batch that fits a budget for sure; it may be that of another machine.
@@ -227,7 +229,7 @@ def largest_batch(
     from memfit.plans.batches import largest_batch_size
 
     budget_bytes = parse_size(budget, "budget")
-    estimator = _Estimator(model, data)
+    estimator = _Estimator(model, data, _checked_micro_batch_size(micro_batch_size), call)
     found: dict[int, Estimate] = {}
 
     def needed_bytes(size: int) -> int:

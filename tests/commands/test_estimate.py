@@ -98,6 +98,10 @@ COMMANDS = {
     "not compiled": f"{TRAIN}:plain --batch 8",
     "several": f"{TRAIN}:model --batch 1,8,64 --json",
     "fits": f"{TRAIN}:model --batch 8 --budget 1GiB",
+    "whole": f"{TRAIN}:model --batch 100000 --json",
+    "in micro-batches": f"{TRAIN}:model --batch 100000 --micro-batch 1000 --json",
+    "predict": f"{TRAIN}:model --batch 100000 --call predict --json",
+    "predict in micro-batches": f"{TRAIN}:model --batch 8 --micro-batch 2 --call predict --json",
     "several against a budget": f"{TRAIN}:model --batch 8,100000 --budget 64MiB",
     "does not fit": f"{TRAIN}:model --batch 8 --budget 10KiB --json",
     "not one fits": f"{TRAIN}:model --batch 8,16 --budget 10KiB --quiet",
@@ -137,7 +141,8 @@ def run_commands(folder: str, commands: dict[str, str]) -> dict[str, dict[str, A
     found = {name: _run(command.split()) for name, command in commands.items()}
     if "largest" in found:
         size = json.loads(found["largest"]["output"])["batch_size"]
-        found["around the largest"] = _run([f"{TRAIN}:model", "--batch", f"{size},{size + 1}", "--json"])
+        around = ["--batch", f"{size},{size + 1}", "--budget", "8MiB", "--json"]
+        found["around the largest"] = _run([f"{TRAIN}:model", *around])
     return found
 
 
@@ -272,11 +277,25 @@ def test_what_does_not_fit_is_shown_and_ends_with_3(results: dict[str, Any]) -> 
     assert "DoesNotFit: training needs up to" in results["not one fits"]["errors"]
 
 
+def test_micro_batches_and_other_calls_need_less(results: dict[str, Any]) -> None:
+    peaks = {
+        name: json.loads(results[name]["output"])["peak_bytes"]
+        for name in ("whole", "in micro-batches", "predict")
+    }
+    assert peaks["in micro-batches"] < peaks["whole"]
+    assert peaks["predict"] < peaks["whole"]
+    refused = results["predict in micro-batches"]
+    assert refused["code"] == 1
+    assert "micro-batches are for training, not for predict" in refused["errors"]
+
+
 def test_the_largest_fits_and_the_next_does_not(results: dict[str, Any]) -> None:
     largest = _estimate(results["largest"])
     inside, outside = Estimates.from_json(results["around the largest"]["output"]).estimates
     assert largest.batch_size > 8
-    assert inside.safe_bytes == largest.safe_bytes <= 8 * 2**20 < outside.safe_bytes
+    assert inside.safe_bytes == largest.safe_bytes
+    assert [largest.fits, inside.fits] == ["for sure"] * 2
+    assert outside.fits != "for sure"
 
 
 def test_where_not_even_one_sample_fits_there_is_no_largest(results: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from memfit.commands.options import json_option, output_option, output_set_aside
 from memfit.errors import InvalidBatchSize
 
 if TYPE_CHECKING:
+    from memfit.api import Call
     from memfit.records import Estimate, Estimates
 
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     "--data", metavar="TARGET", help="A batch, a dataset or specs, where the model alone leaves it open."
 )
 @click.option("--budget", metavar="SIZE", help="The memory to compare with.")
+@click.option("--micro-batch", metavar="N", help="Split batches into micro-batches of N, as memfit.fit does.")
+@click.option(
+    "--call", type=click.Choice(("fit", "evaluate", "predict")), default="fit", help="What shall run."
+)
 @click.option("--largest", is_flag=True, help="Find the largest batch that fits the budget.")
 @json_option
 @output_option
@@ -31,6 +36,8 @@ def estimate(
     batch: str | None,
     data: str | None,
     budget: str | None,
+    micro_batch: str | None,
+    call: Call,
     largest: bool,
     as_json: bool,
     output: Path | None,
@@ -54,6 +61,8 @@ def estimate(
 
     sizes = _sizes(batch, budget, largest=largest)
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
+    micro_batch_size = None if micro_batch is None else _size(micro_batch, "--micro-batch")
+    how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call}
     where, data_where = find_model(target), None if data is None else find_data(data)
     check_installed()
 
@@ -62,7 +71,7 @@ def estimate(
             model, samples = load_model(where), None if data_where is None else load_data(data_where)
             suggestion = "model.train_on_batch(x, y), which raises the same"
             with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
-                return _estimate(model, samples, sizes, budget_bytes, tell)
+                return _estimate(model, sizes, budget_bytes, tell, data=samples, **how)
 
     record = show(make, show_estimates, as_json=as_json, output=output)
     _check_fits(record, instead=f"memfit estimate {target} --budget {budget} --largest")
@@ -74,17 +83,17 @@ def _sizes(batch: str | None, budget: str | None, *, largest: bool) -> list[int]
         raise click.UsageError("--largest needs a --budget.")
     if largest == (batch is not None):
         raise click.UsageError("Give one of --batch and --largest.")
-    return [] if batch is None else [_size(text.strip()) for text in batch.split(",")]
+    return [] if batch is None else [_size(text.strip(), "--batch") for text in batch.split(",")]
 
 
-def _size(text: str) -> int:
+def _size(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise InvalidBatchSize(text, name="--batch")
+        raise InvalidBatchSize(text, name=name)
     return int(text)
 
 
 def _estimate(
-    model: Any, samples: Any, sizes: list[int], budget_bytes: int | None, tell: Callable[[str], None]
+    model: Any, sizes: list[int], budget_bytes: int | None, tell: Callable[[str], None], **how: Any
 ) -> Estimate | Estimates:
     from memfit.api import estimate_series, largest_batch
     from memfit.records import Estimates
@@ -93,8 +102,8 @@ def _estimate(
         tell(f"Estimating a batch of {size}")
 
     if budget_bytes is not None and not sizes:
-        return largest_batch(model, budget_bytes, data=samples, on_size=tell_size)
-    series = estimate_series(model, sizes, data=samples, budget=budget_bytes)
+        return largest_batch(model, budget_bytes, on_size=tell_size, **how)
+    series = estimate_series(model, sizes, budget=budget_bytes, **how)
     found = []
     for size in sizes:
         tell_size(size)

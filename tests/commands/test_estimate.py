@@ -46,6 +46,9 @@ FILES = {
             model.compile("adam", "mse")
             return model
 
+        def huge():
+            return keras.Sequential([keras.Input((2_000_000,)), keras.layers.Dense(2_000_000)])
+
         class Open(keras.Model):
             def __init__(self):
                 super().__init__()
@@ -98,6 +101,7 @@ COMMANDS = {
     "not compiled": f"{TRAIN}:plain --batch 8",
     "several": f"{TRAIN}:model --batch 1,8,64 --json",
     "fits": f"{TRAIN}:model --batch 8 --budget 1GiB",
+    "larger than any memory": f"{TRAIN}:huge --batch 8 --json",
     "whole": f"{TRAIN}:model --batch 100000 --json",
     "in micro-batches": f"{TRAIN}:model --batch 100000 --micro-batch 1000 --json",
     "predict": f"{TRAIN}:model --batch 100000 --call predict --json",
@@ -275,6 +279,13 @@ def test_what_does_not_fit_is_shown_and_ends_with_3(results: dict[str, Any]) -> 
     assert results["not one fits"]["code"] == 3
     assert "None fits the budget of 10.0 KiB." in results["not one fits"]["output"]
     assert "DoesNotFit: training needs up to" in results["not one fits"]["errors"]
+
+
+def test_a_model_too_large_to_build_is_built_without_memory(results: dict[str, Any]) -> None:
+    found = _estimate(results["larger than any memory"])
+    weights = 4 * 2_000_000**2
+    assert found.parts.weights_bytes > weights
+    assert found.peak_bytes > 4 * weights  # two of Adam and the gradient besides
 
 
 def test_micro_batches_and_other_calls_need_less(results: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import inspect
 import os
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from memfit.commands.imports import describe, import_file, look_in, user_code
-from memfit.errors import CannotLoadModel, InvalidTarget, TargetNotFound, WrongTarget
+from memfit.errors import CannotLoadModel, InvalidTarget, TargetFailed, TargetNotFound, WrongTarget
 
 _MOST_NAMES = 6
 
@@ -81,7 +82,7 @@ def load_model(target: Target) -> Any:
     """The model that a target names, or that the function that it names returns."""
     if not target.name:
         return _load_saved(target)
-    module, value, verb = _load(target)
+    module, value, verb = _load_whatever_its_size(target)
     if isinstance(value, _keras().Model):
         return value
     models = [name for name, one in vars(module).items() if isinstance(one, _keras().Model)]
@@ -143,6 +144,23 @@ def _why_not_loaded(path: str, error: Exception) -> tuple[str, str]:
         reason = f"it uses {unknown[1]}, which Keras does not know"
         return reason, f"train.py:build_model, a function that knows {unknown[1]} and loads the file"
     return describe(error), f'model.save("{path}"), with the Keras that is installed here'
+
+
+def _load_whatever_its_size(target: Target) -> tuple[ModuleType, Any, str]:
+    """The same; where weights do not fit in this machine's memory, they are built without any."""
+    from memfit.devices import is_oom, no_more_than_there_is
+
+    try:
+        with no_more_than_there_is():
+            return _load(target)
+    except TargetFailed as error:
+        if error.__cause__ is None or not is_oom(error.__cause__):
+            raise
+    gc.collect()
+    from memfit.programs.internals import variables_without_memory
+
+    with variables_without_memory():
+        return _load(target)
 
 
 def _load(target: Target) -> tuple[ModuleType, Any, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -38,6 +40,29 @@ def check_fits_machine(size_bytes: int, *, name: str) -> None:
             total_bytes=memory.usable_total_bytes,
             where="the memory of its cgroup" if inside else "the memory of this machine",
         )
+
+
+@contextmanager
+def no_more_than_there_is() -> Iterator[None]:
+    """Let an allocation fail that the machine has no room for, where the system would kill the process later.
+
+    Only on Linux, whose limit on data counts what is asked for.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    data_bytes = psutil.Process().memory_info().data
+    soft = data_bytes + host_memory().usable_available_bytes
+    if before[1] != resource.RLIM_INFINITY:
+        soft = min(soft, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 @dataclass(frozen=True)

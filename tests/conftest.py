@@ -33,6 +33,8 @@ def _global_state() -> dict[str, object]:
 def _children() -> set[int]:
     """All processes below this one, but those that forks come from, and the forks."""
     me = psutil.Process()
+    if {child.pid for child in me.children(recursive=True)} <= forks.starter_pids():
+        return set()  # nearly always; each further look goes through all processes of the machine
     starters = [child for child in me.children() if child.pid in forks.starter_pids()]
     known = {child.pid for starter in starters for child in (starter, *starter.children(recursive=True))}
     return {child.pid for child in me.children(recursive=True)} - known

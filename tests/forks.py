@@ -7,6 +7,7 @@ the runtime, and forks. A fork sets its own limit and has an allocator of its ow
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import random
@@ -108,6 +109,8 @@ def _fork_on_request(connection: socket.socket) -> None:
     import tensorflow as tf
 
     del keras, tf
+    gc.collect()
+    gc.freeze()  # a fork's collections then leave alone what was imported, and the memory stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, 1, 3)

@@ -19,6 +19,7 @@ import pytest
 
 from limited import QUIET, run_limited
 from memfit.records import Estimate, Estimates
+from once import computed_once
 
 pytestmark = pytest.mark.real
 
@@ -196,17 +197,28 @@ def _save_models() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("project")
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(textwrap.dedent(text))
-    return folder
+def project(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A folder of the user's, and what the commands came to in it."""
+
+    def make() -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("project")
+        for name, text in FILES.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(textwrap.dedent(text))
+        results = run_limited(run_commands, None, folder=str(folder), commands=COMMANDS)
+        return {"folder": str(folder), "results": results}
+
+    return computed_once("estimate", make)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, dict[str, Any]]:
-    return run_limited(run_commands, None, folder=str(folder), commands=COMMANDS)  # type: ignore[no-any-return]
+def folder(project: dict[str, Any]) -> Path:
+    return Path(project["folder"])
+
+
+@pytest.fixture(scope="module")
+def results(project: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return project["results"]  # type: ignore[no-any-return]
 
 
 def _estimate(result: dict[str, Any]) -> Estimate:

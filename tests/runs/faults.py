@@ -306,7 +306,7 @@ def problems(phase: str, when: str, how: str) -> list[str]:
     # XLA is off after an error, so what is compared with runs without it, and within rounding.
     roomy = run_limited(
         train,
-        "1GiB",
+        "512MiB",
         phase=phase,
         when=when,
         how="graph" if how == "graph" else "without XLA",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from limited import run_limited
-from runs.test_fits import _arrays, _compare, _dense
+from runs.test_fits import _arrays, _compare, _compare_each, _dense
 
 pytestmark = pytest.mark.real
 
@@ -188,7 +188,7 @@ def _split(group: int) -> dict[str, Any]:
 
     prepare(floatx="float64", deterministic=True)
     return {
-        name: [_compare(make, arguments, micro_batch_size=size) for size in (None, 5)]
+        name: _compare_each(make, arguments, micro_batch_sizes=(None, 5))
         for name, (make, arguments) in list(_cases().items())[group::GROUPS]
     }
 

@@ -255,8 +255,9 @@ def check_fits(found: Estimate, *, suggestion: str) -> None:
     named = {name.removesuffix("_bytes"): parts.pop(name) for name in most}
     named["other"] = sum(parts.values())
     listed = ", ".join(f"{name} {format_size(size)}" for name, size in named.items())
+    gaps = " and what gaps in the pool take" if found.safe_bytes <= found.budget_bytes else ""
     raise DoesNotFit(
-        f"training needs up to {format_size(found.safe_bytes)} at batch_size={found.batch_size}; "
+        f"training needs up to {format_size(found.safe_bytes)}{gaps} at batch_size={found.batch_size}; "
         f"the budget is {format_size(found.budget_bytes)}.",
         f"{listed} (estimated)",
         suggestion=suggestion,

@@ -35,20 +35,19 @@ def test_variables_that_do_not_fit_are_noticed() -> None:
     variables = (ProgramVariable("w", 16 * MIB, "weight"),) * 2
     program = Program(1, "graph", variables, OpGraph((), ()))
     assert fits(program, estimate(program), 30 * MIB) == "no"
-    assert fits(program, estimate(program), 34 * MIB) == "for sure"
+    assert fits(program, estimate(program), 36 * MIB) == "for sure"
 
 
 def test_gaps_in_the_pool_count() -> None:
-    """What is in use fits, but not in one piece: every other small tensor stays, and a large one comes."""
+    """What lives fits, but not in one piece: every other small tensor stays, and a large one comes."""
     small = [Op("A", outputs=(n,), seconds=1.0, after=(n - 1,) if n else ()) for n in range(16)]
     freed = Op("B", inputs=tuple(range(0, 16, 2)), outputs=(16,), after=(15,), seconds=1.0)
     large = Op("C", inputs=(16,), outputs=(17,), seconds=1.0)
     kept = Op("D", inputs=(17, *range(1, 16, 2)), seconds=1.0)
     program = Program(1, "graph", (), OpGraph((*small, freed, large, kept), (MIB,) * 16 + (256, 7 * MIB)))
-    found = estimate(program, workers=1)
-    assert found.safe_bytes < 24 * MIB
-    assert fits(program, found, 24 * MIB, workers=1) != "for sure"
-    assert fits(program, found, 40 * MIB, workers=1) == "for sure"
+    found = estimate(program, workers=1)  # at most 16 MiB live at a time
+    assert fits(program, found, 20 * MIB, workers=1) == "no"
+    assert fits(program, found, 28 * MIB, workers=1) == "for sure"
 
 
 def test_an_operation_waits_until_another_gives_its_memory_back() -> None:

@@ -93,6 +93,7 @@ def test_estimate() -> None:
     ("budget_bytes", "fits", "name", "verdict"),
     [
         (2 * GIB, "for sure", "fits", "It fits, with 1.2 GiB to spare."),
+        (840_000_000, "for sure", "", "It fits, as operations wait for each other where memory is short."),
         (840_000_000, "maybe", "may_fit", "It may fit: a run could need 37.3 MiB more than the budget."),
         (900_000_000, "maybe", "", "It may fit: 19.9 MiB to spare are little for the gaps in the pool."),
         (512 * MIB, "no", "does_not_fit", "It does not fit: the peak is 262.6 MiB above the budget."),

@@ -10,8 +10,12 @@ from memfit.records import Estimate, Fit, Program
 
 _PROCESSES = 4
 _STEPS = 3
-_MARGIN = 1.05  # what real runs differ by from simulated ones
-_FAR = 1.5  # so far beyond the bytes in use, gaps in the pool do not matter
+_SURE = (
+    1.08  # how much smaller or larger the pool is that decides, since real runs differ from simulated ones
+)
+_NO = 1.05
+_FAR_ABOVE = 1.5  # so far beyond the bytes in use, gaps in the pool do not matter
+_FAR_BELOW = 0.6  # nor does it help that operations wait for each other's memory
 
 
 def fits(program: Program, found: Estimate, limit_bytes: int, *, workers: int | None = None) -> Fit:
@@ -20,17 +24,15 @@ def fits(program: Program, found: Estimate, limit_bytes: int, *, workers: int | 
     What is in use is not all that counts: a pool has gaps. So the program is run against a pool of this size,
     for sure one that is a little smaller, and for the answer no one that is a little larger.
     """
-    if limit_bytes >= _FAR * found.safe_bytes:
+    if limit_bytes >= _FAR_ABOVE * found.safe_bytes:
         return "for sure"
-    if limit_bytes * _MARGIN < found.low_bytes:
+    if limit_bytes < _FAR_BELOW * found.low_bytes:
         return "no"
     workers = workers or os.cpu_count() or 1
     seeds = range(1 if program.method == "xla" else _PROCESSES)
-    if limit_bytes >= found.safe_bytes and all(
-        _runs(program, int(limit_bytes / _MARGIN), workers, seed) for seed in seeds
-    ):
+    narrow, roomy = int(limit_bytes / _SURE), int(limit_bytes * _NO)
+    if all(_runs(program, narrow, workers, seed) for seed in seeds):
         return "for sure"
-    roomy = int(limit_bytes * _MARGIN)
     return "maybe" if any(_runs(program, roomy, workers, seed, quick_loops=True) for seed in seeds) else "no"
 
 

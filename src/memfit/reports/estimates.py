@@ -78,7 +78,12 @@ def _verdict(found: Estimate, budget_bytes: int) -> tuple[str, str, str]:
     """A colour, a word and a sentence."""
     safe, peak = found.safe_bytes - budget_bytes, found.peak_bytes - budget_bytes
     if found.fits == "for sure":
-        return "green", "fits", f"It fits, with {format_size(-safe)} to spare."
+        how = (
+            f"with {format_size(-safe)} to spare"
+            if safe <= 0
+            else "as operations wait for each other where memory is short"
+        )
+        return "green", "fits", f"It fits, {how}."
     if found.fits == "no":
         beyond = (
             f"the peak is {format_size(peak)} above the budget"

@@ -32,6 +32,8 @@ from memfit.runs.phases import Phases, phases_of
 
 At = Callable[[int], Program]
 
+_SMALL_BYTES = 1 << 16
+
 
 def foresee(target: Any, data: Any = None, *, call: Call = "fit", micro_batch_size: int | None = None) -> At:
     """What a step does at any batch size, of a model or of `memfit.step`.
@@ -64,8 +66,9 @@ def _model_in_parts(model: Any, data: Any) -> PhasedTrace:
     def prepared() -> Iterator[tuple[Labels, Phases]]:
         with untouched(model):
             compile_if_it_is_not(model)
-            _build_without_memory(model.optimizer, model.trainable_variables)
-            models.build_everything(model, specs)
+            # What is staged is copied, so that it must have values: metrics, seeds and statistics are small.
+            with variables_without_memory(from_bytes=_SMALL_BYTES):
+                models.build_everything(model, specs)
             yield labels_of(model, present), _phases(ModelStep(model, "train_step"), specs)
 
     return PhasedTrace(prepared, left_out=what_is_assumed(model))

@@ -41,11 +41,14 @@ def body_graph_def(function_def: Any, shapes: list[Any], library: Any) -> tuple[
 
 
 @contextmanager
-def variables_without_memory() -> Iterator[None]:
-    """Let variables be created that have a shape and no value: they take no memory and can only be traced."""
+def variables_without_memory(*, from_bytes: int = 0) -> Iterator[None]:
+    """Let variables be created that have a shape and no value: they take no memory and can only be traced.
+
+    Those of fewer bytes than `from_bytes` are created as usual.
+    """
     from tensorflow.python.ops import resource_variable_ops
 
-    def create(_next: Any, **options: Any) -> Any:
+    def create(create_as_usual: Any, **options: Any) -> Any:
         value, shape, dtype = (options.get(name) for name in ("initial_value", "shape", "dtype"))
         if callable(value):
             with scratch.as_default():
@@ -54,6 +57,8 @@ def variables_without_memory() -> Iterator[None]:
         elif value is not None:
             value = tf.convert_to_tensor(value, dtype)
             shape, dtype = shape or value.shape, dtype or value.dtype
+        if shape is not None and tf.TensorShape(shape).num_elements() * tf.as_dtype(dtype).size < from_bytes:
+            return create_as_usual(**options)
         return resource_variable_ops.UninitializedVariable(
             shape=shape, dtype=dtype, trainable=options.get("trainable"), name=options.get("name")
         )

@@ -148,7 +148,8 @@ def _why_not_loaded(path: str, error: Exception) -> tuple[str, str]:
 
 def _load_whatever_its_size(target: Target) -> tuple[ModuleType, Any, str]:
     """The same; where weights do not fit in this machine's memory, they are built without any."""
-    from memfit.devices import is_oom, no_more_than_there_is
+    from memfit.devices import is_oom
+    from memfit.devices.hosts import no_more_than_there_is
 
     try:
         with no_more_than_there_is():

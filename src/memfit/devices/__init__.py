@@ -3,7 +3,7 @@
 from memfit.devices.budgets import budget_of_host, find_budget, reserve_bytes
 from memfit.devices.children import run_in_child
 from memfit.devices.frameworks import check_installed, find_packages, load_keras, load_tensorflow
-from memfit.devices.hosts import check_fits_machine, host_memory, no_more_than_there_is
+from memfit.devices.hosts import check_fits_machine, host_memory
 from memfit.devices.limits import (
     describe_allocator,
     first_device,
@@ -32,7 +32,6 @@ __all__ = [
     "load_keras",
     "load_tensorflow",
     "measure_peak",
-    "no_more_than_there_is",
     "pool_bytes",
     "process_bytes",
     "read_oom",

@@ -8,18 +8,16 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
-from memfit.records import Budget, Doctor, Estimate, Run
+from memfit.records import Budget, Call, Doctor, Estimate, Run
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
-
-Call = Literal["fit", "evaluate", "predict"]
 
 __all__ = [
     "check_fits",

@@ -17,7 +17,6 @@ from memfit.programs.labels import Labels
 from memfit.programs.phases import PhasedTrace
 from memfit.programs.traces import Trace
 from memfit.programs.training import (
-    Call,
     check_model,
     compile_if_it_is_not,
     labels_for,
@@ -25,7 +24,7 @@ from memfit.programs.training import (
     step_of,
     what_is_assumed,
 )
-from memfit.records import Program
+from memfit.records import Call, Program
 from memfit.runs.computations import LossFunction, ModelStep
 from memfit.runs.loops import LoopStep
 from memfit.runs.phases import Phases, phases_of

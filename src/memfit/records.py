@@ -293,6 +293,7 @@ class LayerBytes:
     bytes: int
 
 
+Call = Literal["fit", "evaluate", "predict"]  # of a Keras model
 Fit = Literal["for sure", "maybe", "no"]
 
 

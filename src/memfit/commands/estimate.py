@@ -12,8 +12,7 @@ from memfit.commands.options import json_option, output_option, output_set_aside
 from memfit.errors import InvalidBatchSize
 
 if TYPE_CHECKING:
-    from memfit.api import Call
-    from memfit.records import Estimate, Estimates
+    from memfit.records import Call, Estimate, Estimates
 
 
 @click.command(epilog="Example: memfit estimate train.py:model --batch 16,32,64 --budget 4GiB")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
@@ -19,9 +19,7 @@ from memfit.models.specs import prediction_specs, training_specs
 from memfit.programs.internals import variables_without_memory
 from memfit.programs.labels import Labels
 from memfit.programs.traces import Trace
-from memfit.records import VariableRole
-
-Call = Literal["fit", "evaluate", "predict"]
+from memfit.records import Call, VariableRole
 
 _STEPS: dict[Call, str] = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 

@@ -10,7 +10,7 @@ import keras
 from memfit.errors import CannotEstimate
 from memfit.runs.batches import Structure
 from memfit.runs.computations import Computation
-from memfit.runs.steps import StagedStep
+from memfit.runs.steps import Computed, StagedStep
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,7 @@ class Phases:
     first: Any
     other: Any
     commits: list[Any]
-    slices: list[
-        Any
-    ]  # outputs of the first two that are kept until the commit, which takes them in this order
+    slices: list[Any]  # outputs of the first two that are kept until the commit, in the order it takes them
     step: StagedStep  # which holds the variables
 
 
@@ -37,7 +35,7 @@ def phases_of(computation: Computation, structure: Structure, specs: list[Any]) 
             f"its batches cannot be split: {reasons[0]}", suggestion="leave micro_batch_size out"
         )
     first, other = traced.graphs()
-    slices = first.graph.structured_outputs[3]
+    slices = Computed(*first.graph.structured_outputs).slices
     step.accumulators.keep(traced.reached, slices)
     step.stage.written.update(traced.written)
     return Phases(first, other, step.commit_graphs(slices), keras.tree.flatten(slices), step)

@@ -31,7 +31,7 @@ def _use_them() -> dict[str, Any]:
         if "_lower_using_switch_merge" in node.attr:
             node.attr["_lower_using_switch_merge"].b = False
     keep = [tensor.name for tensor in (*concrete.inputs, *concrete.outputs)]
-    optimised = internals.optimised(concrete.graph, graph_def, keep)
+    optimised = internals.optimised(graph_def, keep)
     kinds = {node.op for node in optimised.node}
     seen["optimised"] = [
         "While" in kinds,

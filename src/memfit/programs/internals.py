@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,14 +13,21 @@ from typing import Any
 import tensorflow as tf
 
 
-def optimised(graph: Any, graph_def: Any, keep: list[str]) -> Any:
-    """A GraphDef as TensorFlow's graph optimiser leaves it; nothing is run. `keep` names what has to stay."""
+def optimised(graph_def: Any, keep: list[str]) -> Any:
+    """A GraphDef as TensorFlow's graph optimiser leaves it; nothing is run. `keep` names what has to stay.
+
+    It decides as it does in a real run only if it knows what it knows there: on which device each node is
+    put, and the shapes of variables (so they have to be handles, not placeholders).
+    """
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph_def)
-    meta_graph.graph_def.versions.CopyFrom(graph.graph_def_versions)
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    bodies = (function.node_def for function in meta_graph.graph_def.library.function)
+    for node in itertools.chain(meta_graph.graph_def.node, *bodies):
+        node.device = node.device or f"/job:localhost/replica:0/task:0/device:{kind}:0"
     meta_graph.collection_def["train_op"].node_list.value.extend(keep)
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1

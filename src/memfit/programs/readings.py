@@ -229,13 +229,9 @@ class _GraphReader:
         return self._reader.add_body(read)
 
 
-def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:
-    """A graph with all shapes that follow from its inputs; placeholders of variables become their handles."""
-    copy = type(graph_def)()
-    copy.CopyFrom(graph_def)
-    _take_handles_past_loops(copy)
-    for node in copy.node:
-        node.device = ""
+def put_handles(graph_def: Any, handles: dict[str, Any]) -> None:
+    """Let placeholders of variables become their handles, which know their shapes."""
+    for node in graph_def.node:
         if node.name in handles and node.op == "Placeholder":
             variable = handles[node.name]
             node.op = "VarHandleOp"
@@ -243,6 +239,16 @@ def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:
             node.attr["dtype"].type = variable.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
             node.attr["shared_name"].s = node.name.encode()
+
+
+def _imported(graph_def: Any, handles: dict[str, Any]) -> Any:
+    """A graph with all shapes that follow from its inputs."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    _take_handles_past_loops(copy)
+    put_handles(copy, handles)
+    for node in copy.node:
+        node.device = ""
     imported = tf.Graph()
     with imported.as_default():
         tf.import_graph_def(copy, name="")

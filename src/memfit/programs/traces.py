@@ -20,7 +20,7 @@ from memfit.models.graphs import graph
 from memfit.programs import internals
 from memfit.programs.labels import Labels
 from memfit.programs.loops import LOOPS
-from memfit.programs.readings import Reader
+from memfit.programs.readings import Reader, put_handles
 from memfit.records import Op, OpGraph, Program, ProgramVariable
 
 
@@ -69,9 +69,10 @@ class Traced:
         func_graph = self._concrete.graph
         graph_def = func_graph.as_graph_def()
         _keep_loops_whole(graph_def)
+        put_handles(graph_def, self.handles)
         keep = [tensor.name for tensor in (*self._concrete.inputs, *self._concrete.outputs)]
         keep += [operation.name for operation in func_graph.control_outputs]
-        return internals.optimised(func_graph, graph_def, keep)
+        return internals.optimised(graph_def, keep)
 
 
 class Trace:

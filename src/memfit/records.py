@@ -201,7 +201,7 @@ OpRole = Literal[
     "variable",  # a handle of a variable
     "read",  # its output is what the variable of its first input holds
     "assign",  # the variable of its first input holds its second input from now on
-    "update",  # changes the variable of its first input in place
+    "update",  # changes the variables among its inputs in place
     "new_list",  # an empty list of tensors
     "put",  # a list with one more tensor, its last input
     "take",  # a tensor of a list

@@ -38,6 +38,7 @@ class Simulation:
         TensorFlow's do, unless they shall finish first.
         """
         self.memory = Allocator(limit_bytes)
+        self.memory.free(self.memory.allocate(1))  # the shape or seed of the first variable: a small region
         self.buffers = Buffers(self.memory)
         self.wiring = _Wiring(program.graph, self.buffers, last_first=False)
         self.bodies = [
@@ -307,6 +308,9 @@ class _Run:
     def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
         buffers, variables = self._buffers, self._simulation.variables
         nothing: list[Value] = [None] * len(op.outputs)
+        if op.role == "update":
+            self._update([-1 - value for value in inputs if value is not None and value < 0])
+            return nothing, []
         handle = inputs[0]
         if handle is None or handle >= 0:
             return nothing, []
@@ -314,17 +318,23 @@ class _Run:
         held = variables[place]
         if op.role == "read":
             return [held], []
-        if op.role == "assign":
-            given = inputs[1]
-            if given is not None and given >= 0:
-                buffers.uses[given] += 1
-                buffers.give(given, self._simulation.owners[place])
-                variables[place] = given
-                buffers.release(held)
-        elif buffers.uses[held] > 1:  # somebody has read it and is not done
-            variables[place] = buffers.copy(held)
+        given = inputs[1]
+        if given is not None and given >= 0:
+            buffers.uses[given] += 1
+            buffers.give(given, self._simulation.owners[place])
+            variables[place] = given
             buffers.release(held)
         return nothing, []
+
+    def _update(self, places: list[int]) -> None:
+        """Change variables in place; where somebody else holds what one holds, a copy of it."""
+        buffers, variables = self._buffers, self._simulation.variables
+        shared = [place for place in places if buffers.uses[variables[place]] > 1]
+        before = [variables[place] for place in shared]
+        for place, held in zip(shared, before, strict=True):
+            variables[place] = buffers.copy(held)
+        for held in before:
+            buffers.release(held)
 
     def _with_list(self, op: Op, inputs: list[Value]) -> Value:
         buffers = self._buffers

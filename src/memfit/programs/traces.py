@@ -156,17 +156,20 @@ class Trace:
 
 
 def _launch(fed: list[int], temporary: list[int], outputs: list[int], variables: int) -> OpGraph:
-    """One operation, and what it does to variables while its temporary memory is there."""
+    """One operation, and what it does to all variables at once while its temporary memory is there."""
     sizes = (*fed, *temporary, *outputs)
     given, made = tuple(range(len(fed))), tuple(range(len(fed), len(sizes)))
-    ops = [Op("XlaLaunch", inputs=given, outputs=made, seconds=1.0)]
-    for number in range(variables):
-        handle = len(sizes) + number
-        ops.append(Op("VarHandleOp", outputs=(handle,), role="variable", variable=number, cheap=True))
-        ops.append(Op("AssignVariableOp", inputs=(handle,), after=(0,), role="update", cheap=True))
-    written = tuple(range(2, len(ops), 2))
-    ops.append(Op("NoOp", inputs=made[: len(temporary)], after=written))
-    return OpGraph(tuple(ops), sizes + (0,) * variables, given, made[len(temporary) :])
+    handles = tuple(range(len(sizes), len(sizes) + variables))
+    ops = (
+        Op("XlaLaunch", inputs=given, outputs=made, seconds=1.0),
+        *(
+            Op("VarHandleOp", outputs=(handle,), role="variable", variable=number, cheap=True)
+            for number, handle in enumerate(handles)
+        ),
+        Op("AssignVariableOp", inputs=handles, after=(0,), role="update", cheap=True),
+        Op("NoOp", inputs=made[: len(temporary)], after=(variables + 1,)),
+    )
+    return OpGraph(ops, sizes + (0,) * variables, given, made[len(temporary) :])
 
 
 def described_variable(variable: Any, labels: Labels) -> ProgramVariable:

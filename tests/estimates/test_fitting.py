@@ -22,9 +22,9 @@ def chain(length: int = 6, size: int = 8 * MIB) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("limit_mib", "expected"), [(64, "for sure"), (26, "for sure"), (24, "maybe"), (22, "no"), (8, "no")]
+    ("limit_mib", "expected"), [(64, "for sure"), (29, "for sure"), (26, "maybe"), (23, "no"), (8, "no")]
 )
-def test_what_needs_24_mib(limit_mib: int, expected: Fit) -> None:
+def test_what_needs_24_mib_beside_the_first_two(limit_mib: int, expected: Fit) -> None:
     program = chain()
     found = estimate(program, workers=1)
     assert found.peak_bytes == 24 * MIB
@@ -35,7 +35,7 @@ def test_variables_that_do_not_fit_are_noticed() -> None:
     variables = (ProgramVariable("w", 16 * MIB, "weight"),) * 2
     program = Program(1, "graph", variables, OpGraph((), ()))
     assert fits(program, estimate(program), 30 * MIB) == "no"
-    assert fits(program, estimate(program), 36 * MIB) == "for sure"
+    assert fits(program, estimate(program), 38 * MIB) == "for sure"
 
 
 def test_gaps_in_the_pool_count() -> None:

@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
+from memfit.garbage import no_collection
 from memfit.records import Budget, Call, Doctor, Estimate, Run
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
@@ -200,11 +201,12 @@ class _Estimator:
         from memfit.estimates.peaks import estimate
 
         began = time.perf_counter()
-        program = self._program_at(batch_size)
-        found = estimate(program)
-        if budget_bytes is not None:
-            fit = fits(program, found, budget_bytes)
-            found = dataclasses.replace(found, budget_bytes=budget_bytes, fits=fit)
+        with no_collection():
+            program = self._program_at(batch_size)
+            found = estimate(program)
+            if budget_bytes is not None:
+                fit = fits(program, found, budget_bytes)
+                found = dataclasses.replace(found, budget_bytes=budget_bytes, fits=fit)
         return dataclasses.replace(found, seconds=time.perf_counter() - began)
 
 

@@ -12,6 +12,7 @@ from memfit.records import Estimate, LayerBytes, Parts, Program
 
 _PROCESSES = 4
 _STEPS = 3  # of each, after the first
+_ALIKE = 1.02  # where two processes differ by no more, others will not either
 _LAYERS = 10
 _POINTS = 76
 _BELOW = 1.04  # what runs differ by beyond what simulations do, downwards and upwards
@@ -21,8 +22,7 @@ _ABOVE = {"graph": 1.13, "xla": 1.04}
 def estimate(program: Program, *, workers: int | None = None) -> Estimate:
     """What a warm step of a program needs."""
     workers = workers or os.cpu_count() or 1
-    processes = 1 if program.method == "xla" else _PROCESSES
-    steps = [step for seed in range(processes) for step in _warm_steps(program, workers, seed)]
+    steps = _simulated(program, workers)
     typical = sorted(steps, key=lambda step: step.peak_bytes)[(len(steps) - 1) // 2]
     peaks = [step.peak_bytes for step in steps]
     holders = typical.holders()
@@ -37,6 +37,17 @@ def estimate(program: Program, *, workers: int | None = None) -> Estimate:
         timeline=typical.timeline(_POINTS),
         left_out=program.left_out,
     )
+
+
+def _simulated(program: Program, workers: int) -> list[StepMemory]:
+    """Warm steps of as many processes as it takes to see how they differ."""
+    steps = _warm_steps(program, workers, 0)
+    for seed in range(1, 1 if program.method == "xla" else _PROCESSES):
+        steps += _warm_steps(program, workers, seed)
+        peaks = [step.peak_bytes for step in steps]
+        if max(peaks) <= _ALIKE * min(peaks):
+            break
+    return steps
 
 
 def _warm_steps(program: Program, workers: int, seed: int, **options: bool) -> list[StepMemory]:

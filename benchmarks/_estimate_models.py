@@ -120,6 +120,54 @@ def _vision_transformer() -> Model:
     return model, "sparse_categorical_crossentropy", lambda n: (_random((n, 96, 96, 3)), _labels((n,), 10))
 
 
+def _conformer() -> Model:
+    import keras
+    from keras import layers
+
+    def feed_forward(x: Any) -> Any:
+        wide = layers.Dense(512, activation="swish")(layers.LayerNormalization()(x))
+        return layers.Add()([x, layers.Rescaling(0.5)(layers.Dropout(0.1)(layers.Dense(128)(wide)))])
+
+    inputs = keras.Input((400, 40))
+    x = layers.Conv1D(128, 5, strides=2, padding="same", activation="relu")(inputs)
+    for _ in range(4):
+        x = feed_forward(x)
+        normal = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(4, 32)(normal, normal)])
+        normal = layers.LayerNormalization()(x)
+        gate = layers.Multiply()([layers.Dense(128)(normal), layers.Dense(128, "sigmoid")(normal)])
+        near = layers.DepthwiseConv1D(15, padding="same")(gate)
+        near = layers.Activation("swish")(layers.BatchNormalization()(near))
+        x = layers.LayerNormalization()(feed_forward(layers.Add()([x, layers.Dense(128)(near)])))
+    model = keras.Model(inputs, layers.Dense(30, activation="softmax", dtype="float32")(x))
+    return (
+        model,
+        "sparse_categorical_crossentropy",
+        lambda n: (_random((n, 400, 40)), _labels((n, 200), 30)),
+    )
+
+
+def _dilated() -> Model:
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((96, 96, 3))
+    for width, strides in ((24, 1), (32, 2), (64, 2)):
+        x = layers.Conv2D(width, 3, strides=strides, padding="same", activation="relu")(x)
+        x = layers.GroupNormalization(8)(x)
+    wide = [
+        layers.Conv2D(48, 3, padding="same", dilation_rate=rate, activation="relu")(x) for rate in (1, 2, 4)
+    ]
+    x = layers.Conv2D(64, 1, activation="relu")(layers.Concatenate()(wide))
+    x = layers.UpSampling2D(4, interpolation="bilinear")(x)
+    model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
+    return (
+        model,
+        "binary_crossentropy",
+        lambda n: (_random((n, 96, 96, 3)), _labels((n, 96, 96, 1), 2).astype("float32")),
+    )
+
+
 def _recurrent(kind: str, length: int = 64, units: int = 256) -> Model:
     import keras
     from keras import layers
@@ -245,12 +293,14 @@ TUNED: dict[str, Callable[[], Model]] = {
     "VGG16": lambda: _application("VGG16", 64),
     "InceptionV3": lambda: _application("InceptionV3", 96),
     "ConvNeXtTiny": lambda: _application("ConvNeXtTiny", 64),
+    "vision transformer": _vision_transformer,
 }
 ASIDE: dict[str, Callable[[], Model]] = {
     "mixer, subclassed": _subclassed,
     "sounds": _sounds,
     "separable": _separable,
-    "vision transformer": _vision_transformer,
+    "conformer": _conformer,
+    "dilated": _dilated,
     "transformer, masked": lambda: _transformer(96, 192, 3, masked=True),
     "GRU": lambda: _recurrent("GRU"),
     "wide U-Net": lambda: _unet(24, 64),

@@ -32,7 +32,13 @@ SIZES = {
     "sounds": (16, 64), "separable": (16, 48), "vision transformer": (8, 32), "transformer, masked": (16, 64),
     "GRU": (32, 96), "wide U-Net": (8, 24), "DenseNet121": (8, 32), "EfficientNetB0": (8, 32),
     "Xception": (8, 24), "ResNet50V2": (16, 48), "MobileNetV3Small": (16, 48),
+    "conformer": (8, 32), "dilated": (8, 24),
 }  # fmt: skip
+
+COMPILED = (
+    "MLP", "autoencoder", "U-Net", "transformer", "vision transformer", "sounds", "wide U-Net", "conformer",
+    "dilated", "separable", "transformer, masked",
+)  # fmt: skip
 
 Way = Literal["plain", "xla", "rematerialised", "micro-batches"]
 
@@ -70,13 +76,22 @@ def cases() -> list[Case]:
     for name in (*TUNED, *ASIDE):
         small, large = SIZES[name]
         found += [Case(name, small), Case(name, large, "sgd")]
-    for name in ("U-Net", "autoencoder", "wide U-Net", "vision transformer"):
+    for name in ("U-Net", "autoencoder", "wide U-Net", "vision transformer", "conformer"):
         found += [Case(name, SIZES[name][0], policy=policy) for policy in ("mixed_float16", "mixed_bfloat16")]
     for name in ("U-Net", "transformer", "wide U-Net", "vision transformer"):
         found += [Case(name, 4 * SIZES[name][1], "sgd")]
-    for name in ("MLP", "autoencoder", "U-Net", "transformer", "sounds", "vision transformer", "wide U-Net"):
+    compiled = ("MLP", "autoencoder", "U-Net", "transformer", "vision transformer")
+    for name in (
+        *compiled,
+        "sounds",
+        "wide U-Net",
+        "conformer",
+        "dilated",
+        "separable",
+        "transformer, masked",
+    ):
         found += [Case(name, SIZES[name][0], way="xla")]
-    for name in ("U-Net", "transformer", "wide U-Net", "vision transformer"):
+    for name in ("U-Net", "transformer", "wide U-Net", "vision transformer", "conformer"):
         found += [Case(name, SIZES[name][1], way=way) for way in ("rematerialised", "micro-batches")]
     return found
 

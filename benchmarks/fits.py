@@ -18,10 +18,11 @@ from estimate import SIZES, Case, model_of
 
 STEPS = 5
 SHARES = (0.86, 0.93, 0.98, 1.02, 1.06, 1.12, 1.2, 1.35)  # of the largest peak that was measured
+LOWER = 0.92  # each further limit, where a model runs under all of them
 FAR = 0.1
 MODELS = (
     "MLP", "autoencoder", "U-Net", "transformer", "LSTM", "3-D", "two towers", "mixer, subclassed", "sounds",
-    "separable", "vision transformer", "transformer, masked", "GRU", "wide U-Net",
+    "separable", "vision transformer", "transformer, masked", "GRU", "wide U-Net", "conformer", "dilated",
 )  # fmt: skip
 
 
@@ -61,12 +62,19 @@ def runs(case: Case, limit_bytes: int) -> bool:
         return False
 
 
+def run_lower(case: Case, rows: list[dict[str, Any]]) -> None:
+    """Add smaller and smaller limits until one of them is too small, so that the boundary is known."""
+    while all(row["ran"] for row in rows):
+        limit = round(LOWER * rows[0]["limit_bytes"]) >> 20 << 20
+        rows.insert(0, {"limit_bytes": limit, "ran": runs(case, limit)})
+
+
 def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The figures of all models that were measured."""
     rows = [
-        {**row, "aside": name in ASIDE, "far": abs(row["limit_bytes"] / boundary - 1) > FAR}
+        {**row, "aside": name in ASIDE, "far": abs(row["limit_bytes"] / _boundary(one["limits"]) - 1) > FAR}
         for name, one in measured.items()
-        if (boundary := _boundary(one["limits"])) is not None and all("said" in row for row in one["limits"])
+        if not all(row["ran"] for row in one["limits"]) and all("said" in row for row in one["limits"])
         for row in one["limits"]
     ]
     return {
@@ -75,11 +83,9 @@ def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _boundary(rows: list[dict[str, Any]]) -> float | None:
-    """Halfway between the last limit that was too small and the next; None where all of them ran."""
+def _boundary(rows: list[dict[str, Any]]) -> float:
+    """Halfway between the last limit that was too small and the next."""
     too_small = [place for place, row in enumerate(rows) if not row["ran"]]
-    if not too_small:
-        return None
     limits = [row["limit_bytes"] for row in rows]
     if too_small[-1] + 1 == len(rows):
         return float(limits[-1])
@@ -111,6 +117,7 @@ def main(arguments: list[str]) -> None:
         one = measured.setdefault(name, {"batch_size": case.batch_size, "limits": []})
         if not one["limits"]:
             one["limits"] = [{"limit_bytes": limit, "ran": runs(case, limit)} for limit in limits]
+        run_lower(case, one["limits"])
         if "said" not in one["limits"][0] or "--again" in arguments:
             limits = [row["limit_bytes"] for row in one["limits"]]
             for row, word in zip(one["limits"], in_process(said, case, limits), strict=True):

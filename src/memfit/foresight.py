@@ -70,7 +70,10 @@ def _model_in_parts(model: Any, data: Any) -> PhasedTrace:
                 models.build_everything(model, specs)
             yield labels_of(model, present), _phases(ModelStep(model, "train_step"), specs)
 
-    return PhasedTrace(prepared, left_out=what_is_assumed(model))
+    left_out = what_is_assumed(model)
+    if model.compiled and model.jit_compile:
+        left_out += ("that XLA compiles the micro-batches; estimated as graphs that it does not",)
+    return PhasedTrace(prepared, left_out=left_out)
 
 
 def _loop(loop: LossFunction, data: Any) -> Trace:

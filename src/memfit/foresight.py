@@ -68,7 +68,8 @@ def _model_in_parts(model: Any, data: Any) -> PhasedTrace:
             # What is staged is copied, so that it must have values: metrics, seeds and statistics are small.
             with variables_without_memory(from_bytes=_SMALL_BYTES):
                 models.build_everything(model, specs)
-            yield labels_of(model, present), _phases(ModelStep(model, "train_step"), specs)
+            with models.called_layers() as layers:
+                yield labels_of(model, present, layers), _phases(ModelStep(model, "train_step"), specs)
 
     left_out = what_is_assumed(model)
     if model.compiled and model.jit_compile:
@@ -103,7 +104,8 @@ def _built_loop(loop: LossFunction) -> Iterator[Labels]:
     snapshot = Snapshot(models.with_inner(loop.optimizer))
     try:
         _build_without_memory(loop.optimizer, weights)
-        yield labels_for(frozenset(), loop.optimizer, weights, present)
+        with models.called_layers() as layers:
+            yield labels_for(layers, loop.optimizer, weights, present)
     finally:
         snapshot.restore()
 

@@ -81,6 +81,15 @@ def _use_them() -> dict[str, Any]:
         sequential(tf.ones((1, 3)))
     seen["each"] = calls
 
+    dense = [keras.layers.Dense(3, name=f"dense_{number}") for number in range(4)]
+    inner = keras.Sequential([keras.Input((3,)), dense[0], dense[1]], name="inner")
+    outer = keras.Sequential([keras.Input((3,)), dense[2], inner, dense[3], dense[2]])
+    outer(tf.ones((1, 3)))  # so that names of scopes are taken
+    with internals.called_layers() as called:
+        tf.function(outer, autograph=False).get_concrete_function(tf.TensorSpec((1, 3)))
+    seen["called"] = list(called.by_scope.values())
+    seen["of variables"] = [called.by_variable[id(layer.kernel.value)] for layer in dense]
+
     def compiled() -> Any:
         return tf.constant(internals.is_compiled_by_xla())
 
@@ -117,6 +126,9 @@ def test_each_does_what_memfit_needs() -> None:
         # Draws without a seed need a generator that outlives the scope.
         "seed for good": True,
         "each": ["Sequential", "Dense"],
+        # Which layer an operation and a variable belong to, whatever numbers their scopes have got.
+        "called": ["", "dense_2", "inner", "inner/dense_0", "inner/dense_1", "dense_3", "dense_2"],
+        "of variables": ["inner/dense_0", "inner/dense_1", "dense_2", "dense_3"],
         # XLA needs other ties between gradients: without this, nothing is saved there.
         "for xla": [True, False, True],
     }

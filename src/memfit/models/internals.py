@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -221,6 +223,45 @@ def each_layer_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Ite
 
     with replaced(keras.layers.Layer, "__call__", call):
         yield
+
+
+@dataclass(frozen=True)
+class CalledLayers:
+    """Layers that were called, each with the ones around it: by scope, and by the variables they have."""
+
+    by_scope: dict[str, str] = field(default_factory=dict)
+    by_variable: dict[int, str] = field(default_factory=dict)  # identity of a tf.Variable
+
+
+@contextmanager
+def called_layers() -> Iterator[CalledLayers]:
+    """Take note of all layers that are called from here on; a model that is not inside another is none."""
+    called = CalledLayers()
+    inside: list[str] = []
+
+    def around(layer: Any, call: Callable[[], Any], _: Any) -> Any:
+        is_outermost = not inside and isinstance(layer, keras.Model)
+        inside.append("" if is_outermost else layer.name)
+        name = "/".join(filter(None, inside))
+        plain = layer.call
+
+        @functools.wraps(plain)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            called.by_scope[tf.compat.v1.get_default_graph().get_name_scope()] = name
+            return plain(*arguments, **options)
+
+        try:
+            with overridden(layer, "call", noted):
+                result = call()
+        finally:
+            inside.pop()
+        if not is_outermost:
+            for variable in layer.variables:  # those of layers inside it were noted before
+                called.by_variable.setdefault(id(backing_variable(variable)), name)
+        return result
+
+    with each_layer_call(around):
+        yield called
 
 
 @contextmanager

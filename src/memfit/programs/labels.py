@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from memfit.models.internals import CalledLayers
 from memfit.records import VariableRole
+
+_BACKWARD = "gradient_tape/"
 
 
 @dataclass(frozen=True)
 class Labels:
     """Names that tell layers, the backward pass and the update apart, and what variables are for."""
 
-    layers: frozenset[str] = frozenset()
+    layers: CalledLayers = field(default_factory=CalledLayers)
     update: str | None = None  # the scope that the optimizer computes in
     roles: dict[int, VariableRole] = field(default_factory=dict)  # of tf.Variables, by identity
     paths: dict[int, str] = field(default_factory=dict)  # likewise, as Keras names them
@@ -26,16 +29,14 @@ class Labels:
         return sorted(distinct.values(), key=lambda variable: order.get(id(variable), len(order)))
 
     def layer_of(self, name: str) -> str:
-        """The layers that an operation or variable belongs to, by the scopes in its name."""
-        found = []
-        for part in name.split("/")[:-1]:
-            plain = part.rstrip("0123456789").removesuffix("_")
-            if part in self.layers:
-                found.append(part)
-            elif plain in self.layers:
-                found.append(plain)
-        return "/".join(dict.fromkeys(found))
+        """The layer that an operation belongs to, by the innermost scope in its name; "" for none."""
+        scope = name.removeprefix(_BACKWARD)
+        while "/" in scope:
+            scope = scope.rpartition("/")[0]
+            if scope in self.layers.by_scope:
+                return self.layers.by_scope[scope]
+        return ""
 
     def is_backward(self, name: str) -> bool:
         """Whether an operation belongs to the backward pass or to the update."""
-        return "gradient_tape" in name or (self.update is not None and name.startswith(f"{self.update}/"))
+        return _BACKWARD in name or (self.update is not None and name.startswith(f"{self.update}/"))

@@ -182,7 +182,7 @@ def described_variable(variable: Any, labels: Labels) -> ProgramVariable:
         name,
         math.prod(shape) * int(variable.dtype.size),
         role,
-        layer=labels.layer_of(name) if is_weight else "",
+        layer=labels.layers.by_variable.get(id(variable), "") if is_weight else "",
         shape=shape,
         drawn=is_weight and len(shape) > 1,
     )

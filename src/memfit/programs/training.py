@@ -38,7 +38,8 @@ def step_of(model: Any, data: Any = None, *, call: Call = "fit") -> Trace:
             compile_if_it_is_not(model)
             if call != "predict":
                 models.build_everything(model, specs)
-            yield labels_of(model, present)
+            with models.called_layers() as layers:
+                yield labels_of(model, present, layers)
 
     def step(batch: Any) -> Any:
         return getattr(model, _STEPS[call])(batch)
@@ -67,13 +68,12 @@ def what_is_assumed(model: Any) -> tuple[str, ...]:
     return () if model.compiled else ("the model is not compiled: taken as Adam and mean squared error",)
 
 
-def labels_of(model: Any, present: list[Any]) -> Labels:
+def labels_of(model: Any, present: list[Any], layers: models.CalledLayers) -> Labels:
     """What the variables and operations of a built model belong to."""
-    layers = frozenset(layer.name for layer in models.all_layers(model)[1:])
     return labels_for(layers, model.optimizer, model.variables, present)
 
 
-def labels_for(layers: frozenset[str], optimizer: Any, weights: list[Any], present: list[Any]) -> Labels:
+def labels_for(layers: models.CalledLayers, optimizer: Any, weights: list[Any], present: list[Any]) -> Labels:
     """What variables are for, and which of them are in memory anyway."""
     labels = Labels(layers=layers, update=getattr(optimizer, "name", None))
     slots = [] if optimizer is None else list(optimizer.variables)

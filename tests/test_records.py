@@ -40,7 +40,7 @@ ESTIMATE = Estimate(
     850,
     950,
     Parts(weights_bytes=600),
-    (LayerBytes("dense", 700),),
+    (LayerBytes("dense", 700, "train.py:7"), LayerBytes("", 70, "train.py:8")),
     (5, 9),
     ("a note",),
     0.5,

@@ -233,6 +233,7 @@ class Op:
     parallel: int = 1  # how many of those may run at a time
     part: Literal["activations", "gradients", "data"] = "activations"  # what its outputs count as
     layer: str = ""
+    line: str = ""  # of the user's code, that it comes from; only where that takes memory
 
 
 @dataclass(frozen=True)
@@ -287,10 +288,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """What a layer holds at the peak of a step."""
+    """What a layer holds at the peak of a step; without a name, what a line outside all layers does."""
 
     name: str
     bytes: int
+    line: str = ""  # of the user's code, that most of it comes from
 
 
 Call = Literal["fit", "evaluate", "predict"]  # of a Keras model

@@ -114,7 +114,7 @@ COMMANDS = {
     "larger than the machine": f"{TRAIN}:model --batch 8 --budget 999TiB --json",
     "none is the largest": f"{TRAIN}:model --largest --budget 10KiB --json",
     "open": f"{TRAIN}:Open --batch 8 --json",
-    "open with a batch": f"{TRAIN}:Open --batch 8 --json --data {TRAIN}:batch",
+    "open with a batch": f"{TRAIN}:Open --batch 4096 --json --data {TRAIN}:batch",
     "open with a dataset": f"{TRAIN}:Open --batch 8 --json --data {TRAIN}:dataset",
     "wrong data": f"{TRAIN}:model --batch 8 --json --data {TRAIN}:short",
     "no data": f"{TRAIN}:model --batch 8 --json --data {TRAIN}:number",
@@ -330,6 +330,14 @@ def test_where_not_even_one_sample_fits_there_is_no_largest(results: dict[str, A
 
 def test_a_budget_may_be_that_of_another_machine(results: dict[str, Any]) -> None:
     assert results["larger than the machine"]["code"] == 0
+
+
+def test_layers_have_the_line_that_calls_them(results: dict[str, Any], folder: Path) -> None:
+    code = (folder / TRAIN).read_text().splitlines()
+    number = 1 + next(place for place, line in enumerate(code) if "return self.dense(inputs)" in line)
+    found = _estimate(results["open with a batch"])
+    assert [layer.line for layer in found.layers] == [f"{TRAIN}:{number}"]
+    assert all(layer.line == "" for layer in _estimate(results["one"]).layers)
 
 
 def test_data_says_what_the_model_leaves_open(results: dict[str, Any]) -> None:

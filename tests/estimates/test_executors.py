@@ -140,17 +140,17 @@ def test_the_same_seed_gives_the_same_peaks() -> None:
 
 def test_who_holds_what_at_the_peak_adds_up() -> None:
     ops = [
-        Op("A", inputs=(0,), outputs=(1,), layer="first", seconds=1.0),
+        Op("A", inputs=(0,), outputs=(1,), layer="first", line="a.py:1", seconds=1.0),
         Op("B", inputs=(1,), outputs=(2,), scratch=(MIB,), part="gradients", layer="second", seconds=1.0),
     ]
     one = program(ops, [MIB, 2 * MIB, MIB], inputs=(0,), variables=(ProgramVariable("w", MIB, "weight"),))
     step = Simulation(one, workers=1).step()
     holders = step.holders()
     assert sum(holders.values()) == step.peak_bytes
-    assert holders["weights", ""] == MIB
-    assert holders["activations", "first"] == 2 * MIB
-    assert holders["gradients", "second"] == MIB
-    assert holders["scratch", ""] == MIB
+    assert holders["weights", "", ""] == MIB
+    assert holders["activations", "first", "a.py:1"] == 2 * MIB
+    assert holders["gradients", "second", ""] == MIB
+    assert holders["scratch", "", ""] == MIB
 
 
 def test_the_timeline_of_a_step_goes_up_and_down() -> None:

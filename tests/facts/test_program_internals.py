@@ -24,6 +24,22 @@ def _use_them() -> dict[str, Any]:
         bigger = tf.while_loop(lambda n, _: n < 3, lambda n, y: (n + 1, y @ weight), (0, x))[1]
         return tf.nn.relu(tf.nn.bias_add(bigger + 0.0, tf.ones(4)))
 
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def tanh(x: Any) -> Any:
+        return tf.tanh(x)
+
+    def lines(x: Any) -> Any:
+        twice = [tf.exp(x) for _ in range(2)]
+        return *twice, tf.exp(x), tanh(x)
+
+    shown = tf.function(lines, autograph=False).get_concrete_function(tf.TensorSpec((4,)))
+    tracebacks = [op.traceback for op in shown.graph.get_operations() if op.type == "Exp"]
+    called = [internals.called_graph(operation) for operation in shown.graph.get_operations()]
+    graphs = [graph for graph in called if graph is not None]
+    seen["called"] = [[op.type for op in graph.get_operations()] for graph in graphs]
+    inside = [frame.filename == __file__ for frame in tracebacks[0]]
+    seen["tracebacks"] = [len(set(tracebacks)), inside[-1], any(inside), len(inside) > 5]
+
     concrete = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((None, 4)))
     graph_def = concrete.graph.as_graph_def()
     seen["handles"] = [v is weight for v in internals.handles_by_name(concrete.graph).values()]
@@ -62,6 +78,11 @@ def _use_them() -> dict[str, Any]:
 def test_each_does_what_memfit_needs() -> None:
     seen = run_limited(_use_them, "2GiB")
     assert seen == {
+        # Which line an operation comes from, outermost first, and that the same stacks are equal: without
+        # that, lines are slow to find.
+        "tracebacks": [2, False, True, True],
+        # What a function does, with tracebacks: without it, steps in micro-batches have no lines.
+        "called": [["Placeholder", "Tanh", "Identity"]],
         # Which variable a traced graph reads where: without it, weights have no bytes.
         "handles": [True],
         # The graph as TensorFlow will run it, with loops left whole.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +99,15 @@ KINDS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
 }
 
 
+# The user's code that most of it comes from.
+IN_LOOP = "return tf.reduce_mean((model(x, training=True) - y) ** 2)"
+LINES = {
+    "own step": "loss = tf.reduce_mean((self(x, training=True) - y) ** 2)",
+    "loop": IN_LOOP,
+    "loop in micro-batches": IN_LOOP,
+}
+
+
 def _said_and_measured(kind: str) -> dict[str, Any]:
     import keras
     import numpy as np
@@ -130,6 +140,7 @@ def _said_and_measured(kind: str) -> dict[str, Any]:
         "measured": sorted(peaks[1:]),
         "changed": [name for name, value in before.items() if after[name] != value],
         "method": estimate.method,
+        "line": _code(estimate.layers[0].line) if estimate.layers else "",
     }
 
 
@@ -167,6 +178,12 @@ def _estimated_loop(model: Any, x: Any, y: Any, micro_batch_size: int | None) ->
     return said, lambda: step(*batch)
 
 
+def _code(line: str) -> str:
+    """What a line of this file says, given as the estimate names it."""
+    name, _, number = line.rpartition(":")
+    return Path(__file__).read_text().splitlines()[int(number) - 1].strip() if name else ""
+
+
 def _face(model: Any) -> dict[str, Any]:
     """What can be seen of a model, its optimizer and its metrics."""
     parts = {"model": model, "optimizer": model.optimizer, "metrics": model._compile_metrics}
@@ -185,6 +202,7 @@ def test_what_is_said_is_what_is_measured_and_nothing_changes(kind: str) -> None
     assert one["left_out"] == []
     assert one["parts"] == one["peak"]
     assert one["method"] == ("xla" if kind == "XLA" else "graph")
+    assert one["line"] == LINES.get(kind, "")
     lowest, *_, highest = one["measured"]
     # A step's peak moves by several per cent, that of a loop by more.
     assert one["low"] * 0.8 <= highest

@@ -89,6 +89,18 @@ def test_estimate() -> None:
     check_golden(GOLDEN / "estimate.txt", render(show_estimates(ESTIMATE)))
 
 
+def test_estimate_with_lines_of_code() -> None:
+    layers = (
+        LayerBytes("a_block_with_a_long_name/dense", 400 * MIB, "models/vision/transformers.py:112"),
+        LayerBytes("", 20 * MIB, "train.py:42"),
+        LayerBytes("dense", 10 * MIB),
+    )
+    one = dataclasses.replace(ESTIMATE, layers=layers, timeline=(), left_out=())
+    check_golden(GOLDEN / "estimate_lines.txt", render(show_estimates(one)))
+    alone = render(show_estimates(dataclasses.replace(one, layers=layers[1:])))
+    assert alone.endswith(f"train.py:42  20.0 MiB  3 %  {'█' * 30}\ndense        10.0 MiB  1 %  {'█' * 15}\n")
+
+
 @pytest.mark.parametrize(
     ("budget_bytes", "fits", "name", "verdict"),
     [

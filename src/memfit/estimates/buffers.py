@@ -11,7 +11,7 @@ from memfit.estimates.allocators import Allocator
 
 # What a tensor is in a simulation: a buffer (0 and up), a variable (-1 and down), or nothing in memory.
 Value = int | None
-Owner = tuple[str, str]  # a part of an estimate, and a layer
+Owner = tuple[str, str, str]  # a part of an estimate, a layer and a line
 
 _SCRATCH = 0
 _NOBODY = 1
@@ -38,7 +38,7 @@ class StepMemory:
         for owner, size in itertools.islice(changes, self.peak_at):
             held[owner] += size
         found = {owner: size for owner, size in zip(self.owners, held, strict=True) if size}
-        found["allocator", ""] = self.peak_bytes - sum(held)
+        found["allocator", "", ""] = self.peak_bytes - sum(held)
         return found
 
     def timeline(self, points: int) -> tuple[int, ...]:
@@ -64,14 +64,14 @@ class Buffers:
         self._owner: list[int] = []
         self._items: dict[int, list[int]] = {}  # what lists of tensors hold
         self._scratch: dict[int, int] = {}
-        self._owners: list[Owner] = [("scratch", ""), ("", "")]
+        self._owners: list[Owner] = [("scratch", "", ""), ("", "", "")]
         self._numbers = {owner: number for number, owner in enumerate(self._owners)}
         self._held: list[int] = [0, 0]
         self.begin_step()
 
-    def owner(self, part: str, layer: str) -> int:
+    def owner(self, part: str, layer: str = "", line: str = "") -> int:
         """The number of an owner."""
-        owner = (part, layer)
+        owner = (part, layer, line)
         if owner not in self._numbers:
             self._numbers[owner] = len(self._owners)
             self._owners.append(owner)

@@ -84,7 +84,7 @@ class Simulation:
     def constant(self, op: Op, size: int) -> int:
         """What a constant holds, from its first use on."""
         if id(op) not in self._constants:
-            buffer = self.buffers.new(size, self.buffers.owner("weights", op.layer))
+            buffer = self.buffers.new(size, self.buffers.owner("weights", op.layer, op.line))
             self.buffers.uses[buffer] = 1
             self._constants[id(op)] = buffer
         return self._constants[id(op)]
@@ -97,7 +97,7 @@ class _Wiring:
         """Operations that become ready together are told in their order in the graph, or the last first."""
         self.graph = graph
         self.ops = graph.ops
-        self.owners = [buffers.owner(op.part, op.layer) for op in graph.ops]
+        self.owners = [buffers.owner(op.part, op.layer, op.line) for op in graph.ops]
         self.cheap = [op.cheap for op in graph.ops]
         self.calls = [op.role == "call" for op in graph.ops]
         self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions
@@ -210,7 +210,7 @@ class _Run:
         frame = _Frame(self._simulation.wiring)
         for root in frame.wiring.roots:
             self._random.choice(self._queues).append((frame, root))
-        ready, owner = self._ready[0], self._buffers.owner("data", "")
+        ready, owner = self._ready[0], self._buffers.owner("data")
         for tensor in frame.wiring.graph.inputs:
             value = self._buffers.new(frame.wiring.graph.tensors[tensor], owner)
             self._buffers.uses[value] = 1  # whoever calls holds it until the end
@@ -341,7 +341,7 @@ class _Run:
         if op.role == "new_list":
             return buffers.new_list([])
         if op.role == "fill":
-            owner = buffers.owner(op.part, op.layer)
+            owner = buffers.owner(op.part, op.layer, op.line)
             rows = [buffers.new(op.scratch[0], owner) for _ in range(op.times)]
             return buffers.new_list(rows)
         if op.role == "take":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 
 from memfit.estimates.buffers import Owner, StepMemory
 from memfit.estimates.executors import Simulation
@@ -66,14 +66,21 @@ def _with_quick_loops(program: Program, workers: int) -> int | None:
 
 def _parts(holders: dict[Owner, int]) -> Parts:
     found = Counter[str]()
-    for (part, _), size in holders.items():
+    for (part, _, _), size in holders.items():
         found[f"{part}_bytes"] += size
     return Parts(**found)
 
 
 def _layers(holders: dict[Owner, int]) -> tuple[LayerBytes, ...]:
-    found = Counter[str]()
-    for (_, layer), size in holders.items():
-        if layer:
-            found[layer] += size
-    return tuple(LayerBytes(name, size) for name, size in found.most_common(_LAYERS))
+    """What holds most, each layer with its largest line; what is in no layer goes by its lines."""
+    held = defaultdict[str, Counter[str]](Counter)
+    for (_, layer, line), size in holders.items():
+        held[layer][line] += size
+    outside = held.pop("", Counter())
+    found = [LayerBytes(layer, sizes.total(), _largest(sizes)) for layer, sizes in held.items()]
+    found += [LayerBytes("", size, line) for line, size in outside.items() if line]
+    return tuple(sorted(found, key=lambda one: -one.bytes)[:_LAYERS])
+
+
+def _largest(sizes: Counter[str]) -> str:
+    return max(filter(None, sizes), key=sizes.__getitem__, default="")

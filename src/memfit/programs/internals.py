@@ -86,6 +86,14 @@ def handles_by_name(graph: Any) -> dict[str, Any]:
     }
 
 
+def called_graph(operation: Any) -> Any:
+    """The graph that an operation of a traced graph calls; None where it calls none, or one never traced."""
+    if operation.type not in ("PartitionedCall", "StatefulPartitionedCall"):
+        return None
+    function = operation.graph._functions.get(operation.get_attr("f").name)
+    return getattr(function, "_cached_graph", None)
+
+
 def buffers_of(compiled: Any, specs: list[Any]) -> tuple[list[int], list[int]]:
     """Bytes that a function with `jit_compile` needs besides its inputs: temporary ones, and outputs."""
     from tensorflow.compiler.xla.service import hlo_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +16,14 @@ from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scr
 from memfit.programs.labels import Labels
 from memfit.programs.lists import Items, items_of, say_shapes_of_items
 from memfit.programs.loops import LOOPS, trips
-from memfit.records import Op, OpGraph
+from memfit.records import Op, OpGraph, OpRole
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_MEMORY = (tf.resource, tf.variant)
 # What these make is small, or no memory of its own.
 _SMALL = ("TensorListElementShape", "TensorListPopBack", "TensorListGetItem", "ReadVariableOp")
+_LEAST_BYTES = 256  # the least that the allocator hands out
 _STRING_BYTES = 24
 _XLA_SECONDS = 1e-2
 
@@ -39,9 +40,15 @@ class Reader:
         self.compiled = CompiledFunctions()
         self.left_out: dict[str, None] = {}
 
-    def read(self, graph_def: Any, outputs: list[str], handles: dict[str, Any]) -> OpGraph:
-        """The operations of a graph; `handles` are the variables by the names of what stands for them."""
-        return _GraphReader(self, graph_def, [], outputs, handles, {}).op_graph()
+    def read(
+        self, graph_def: Any, outputs: list[str], handles: dict[str, Any], line_of: Callable[[str], str]
+    ) -> OpGraph:
+        """The operations of a graph.
+
+        `handles` are the variables by the names of what stands for them; `line_of` gives the user's line that
+        an operation comes from, by its name.
+        """
+        return _GraphReader(self, graph_def, [], outputs, handles, {}, line_of).op_graph()
 
     def add_body(self, body: OpGraph) -> int:
         """Take a graph that others run; returns its number."""
@@ -96,7 +103,9 @@ class _GraphReader:
         outputs: list[str],
         handles: dict[str, Any],
         items: dict[str, Items],
+        line_of: Callable[[str], str],
     ) -> None:
+        self._line_of = line_of
         self._reader, self._library, self._handles = reader, graph_def.library, handles
         say_shapes_of_items(graph_def, items)
         self._operations = _imported(graph_def, handles).get_operations()
@@ -160,6 +169,8 @@ class _GraphReader:
         role = role_of(signature)
         reuses, reusing = reuses_of(signature) if role == "compute" else ((), 0)
         special: dict[str, Any] = {}
+        if _holds_something(role, signature):  # looking up a line takes time
+            special["line"] = self._line_of(operation.name)
         if role == "variable":
             special["variable"] = self._reader.variable_number(self._handles[operation.name])
         elif role == "fill":
@@ -172,7 +183,7 @@ class _GraphReader:
     def _call(self, operation: Any, common: dict[str, Any]) -> Op:
         """An operation that runs other graphs: a loop, the larger of several branches, or a function."""
         reader, kind = self._reader, operation.type
-        common["cheap"] = True
+        common |= {"cheap": True, "line": self._line_of(operation.name)}
         if kind in LOOPS:
             times = trips(operation, self._functions, self._ends_of_loops)
             if times is None:
@@ -216,7 +227,8 @@ class _GraphReader:
         given = list(zip(names, taken, strict=True))
         handles = {n: self._handles[t.op.name] for n, t in given if t.op.name in self._handles}
         items = {n: self.items[t.name] for n, t in given if t.name in self.items}
-        body = _GraphReader(self._reader, graph_def, names, returned, handles, items)
+        line = self._line_of(operation.name)  # of all that it does
+        body = _GraphReader(self._reader, graph_def, names, returned, handles, items, lambda _: line)
         read = body.op_graph()
         if skip:
             extra = tuple(range(len(read.tensors), len(read.tensors) + skip))
@@ -227,6 +239,12 @@ class _GraphReader:
         )
         self.items.update((tensor, items) for tensor, items in held if items is not None)
         return self._reader.add_body(read)
+
+
+def _holds_something(role: OpRole, signature: Signature) -> bool:
+    """Whether what an operation makes takes memory, and is no mere number."""
+    makes = role in ("compute", "constant") and sum(signature.output_bytes) >= _LEAST_BYTES
+    return makes or role == "fill"
 
 
 def put_handles(graph_def: Any, handles: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from memfit.errors import MemfitError
 from memfit.models.graphs import graph
 from memfit.programs import internals
 from memfit.programs.labels import Labels
+from memfit.programs.lines import Lines
 from memfit.programs.loops import LOOPS
 from memfit.programs.readings import Reader, put_handles
 from memfit.records import Op, OpGraph, Program, ProgramVariable
@@ -30,6 +31,7 @@ class Traced:
     def __init__(self, concrete: Any) -> None:
         self._concrete = concrete
         self.handles = internals.handles_by_name(concrete.graph)
+        self._lines = Lines(concrete.graph, internals.called_graph)
 
     @property
     def has_loops(self) -> bool:
@@ -55,7 +57,7 @@ class Traced:
             node.attr.pop("_output_shapes", None)  # they were inferred without it
             if node.name in rows:
                 node.attr["shape"].shape.dim[0].size = rows[node.name]
-        return reader.read(graph_def, self.outputs, self.handles)
+        return reader.read(graph_def, self.outputs, self.handles, self._lines.of)
 
     @functools.cached_property
     def _opened(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Estimate -> text: peak and budget, the parts, the layers that cost most; for several sizes a row each."""
+"""Estimate -> text: peak, budget, parts, layers and lines that cost most; for several sizes a row each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from memfit.reports.bars import bar, columns
 from memfit.units import format_size
 
 _WIDTH = 30
+_NARROW = 12  # of a bar beside lines of code
 _LONGEST_NAME = 28
+_LONGEST_LINE = 22
 _MOST_LAYERS = 10
 _WIDE = 0.75  # where so little is sure, the report names both ends
 _HEIGHT = 4
@@ -40,14 +42,13 @@ def show_estimates(found: Estimate | Estimates) -> RenderableType:
 
 
 def _one(found: Estimate) -> list[RenderableType]:
-    parts = [(_PARTS[name], size) for name, size in dataclasses.asdict(found.parts).items()]
-    layers = [(layer.name, layer.bytes) for layer in found.layers[:_MOST_LAYERS]]
+    parts = [(_PARTS[name], size, "") for name, size in dataclasses.asdict(found.parts).items()]
     return [
         _headline(found),
         *([] if found.budget_bytes is None else [_comparison(found, found.budget_bytes)]),
         *([_timeline(found)] if found.timeline else []),
         _ranking("What is in memory at the peak:", parts, found.peak_bytes),
-        *([_ranking("The layers that hold most of it:", layers, found.peak_bytes)] if layers else []),
+        *([_layers(found)] if found.layers else []),
     ]
 
 
@@ -108,16 +109,32 @@ def _timeline(found: Estimate) -> RenderableType:
     )
 
 
-def _ranking(title: str, sizes: Sequence[tuple[str, int]], whole_bytes: int) -> RenderableType:
-    """Names and bytes, the largest first, with their share of the whole."""
-    ranked = sorted((pair for pair in sizes if pair[1] > 0), key=lambda pair: -pair[1])
-    table = _table("", ">", ">", "")
-    table.columns[0].max_width = _LONGEST_NAME
-    for name, size in ranked:
+def _layers(found: Estimate) -> RenderableType:
+    """The layers, with their lines of the user's code, and lines that are in no layer."""
+    shown = found.layers[:_MOST_LAYERS]
+    what = "layers" if all(layer.name for layer in shown) else "layers and lines"
+    rows = []
+    for layer in shown:
+        line = _shortened(layer.line)
+        rows.append((layer.name or line, layer.bytes, line if layer.name else ""))
+    return _ranking(f"The {what} that hold most of it:", rows, found.peak_bytes)
+
+
+def _shortened(line: str) -> str:
+    """A line of code by its end, which says more than its beginning."""
+    return line if len(line) <= _LONGEST_LINE else f"…{line[1 - _LONGEST_LINE :]}"
+
+
+def _ranking(title: str, rows: Sequence[tuple[str, int, str]], whole_bytes: int) -> RenderableType:
+    """Names, bytes and lines of code, the largest first, with their share of the whole."""
+    ranked = sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
+    has_lines = any(line for _, _, line in rows)
+    table = _table("", ">", ">", "", *[""] * has_lines)
+    table.columns[0].max_width = _LONGEST_LINE if has_lines else _LONGEST_NAME
+    for name, size, line in ranked:
         share = f"{100 * size / whole_bytes:.0f} %"
-        table.add_row(
-            Text(name), format_size(size), share, Text(bar(size, ranked[0][1], _WIDTH), style="cyan")
-        )
+        drawn = Text(bar(size, ranked[0][1], _NARROW if has_lines else _WIDTH), style="cyan")
+        table.add_row(Text(name), format_size(size), share, drawn, *[Text(line)] * has_lines)
     return Group(Text(title, style="bold"), table)
 
 

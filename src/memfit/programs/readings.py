@@ -157,7 +157,7 @@ class _GraphReader:
                 self._places[other.name] for other in operation.control_inputs if other.name in self._places
             ),
             "layer": self._reader.labels.layer_of(operation.name),
-            "part": "gradients" if self._reader.labels.is_backward(operation.name) else "activations",
+            "part": "gradients" if self._is_backward(operation) else "activations",
             "cheap": is_cheap(kind),
         }
         if kind in (*LOOPS, *_BRANCHES, *_CALLS):
@@ -179,6 +179,15 @@ class _GraphReader:
         else:
             special["scratch"] = scratch_of(signature) if role == "compute" else ()
         return Op(**common, role=role, reuses=reuses, reusing=reusing, seconds=cost_of(operation), **special)
+
+    def _is_backward(self, operation: Any) -> bool:
+        """Whether its name says so; sums of gradients have no name of their own."""
+        labels = self._reader.labels
+        if labels.is_backward(operation.name):
+            return True
+        return operation.type == "AddN" and any(
+            labels.is_backward(tensor.op.name) for tensor in operation.inputs
+        )
 
     def _call(self, operation: Any, common: dict[str, Any]) -> Op:
         """An operation that runs other graphs: a loop, the larger of several branches, or a function."""

@@ -41,8 +41,12 @@ class Simulation:
         self.memory.free(self.memory.allocate(1))  # the shape or seed of the first variable: a small region
         self.buffers = Buffers(self.memory)
         self.wiring = _Wiring(program.graph, self.buffers, last_first=False)
+        in_loops = {
+            op.body for graph in (program.graph, *program.bodies) for op in graph.ops if op.parallel > 1
+        }
         self.bodies = [
-            _Wiring(body, self.buffers, last_first=not loops_finish_first) for body in program.bodies
+            _Wiring(body, self.buffers, last_first=number in in_loops and not loops_finish_first)
+            for number, body in enumerate(program.bodies)
         ]
         self.workers, self.spread = workers, spread
         self.random = random.Random(seed)

@@ -8,6 +8,7 @@ from memfit.estimates.peaks import estimate
 from memfit.plans.micro_batches import in_micro_batches
 from memfit.plans.regions import regions_of
 from memfit.plans.remats import rematerialised
+from memfit.plans.sizes import Sizes
 from memfit.records import LayerCall, LayerGraph, LayerTensor, Op, OpGraph, Program, ProgramVariable
 
 MIB = 1 << 20
@@ -97,7 +98,14 @@ def test_segments_are_computed_again_and_their_activations_not_kept() -> None:
     program, layers = chain(64), layers_of_chain(64)
     again = rematerialised(program, layers, [(0, 3), (3, 6)])
     assert peak_of(again) < 0.85 * peak_of(program)
-    assert _seconds(again) == _seconds(program) + 4  # of three layers in each, the last is known from outside
+    assert _seconds(again) == _seconds(program) + 6  # all layers in them once more
+
+
+def test_a_program_at_two_sizes_is_known_at_all() -> None:
+    sizes = Sizes(chain(8), chain(32))
+    assert sizes.at(8) is sizes.smaller
+    assert sizes.at(20) == chain(20)
+    assert sizes.at(64) == chain(64)
 
 
 def test_no_segments_change_nothing() -> None:

@@ -9,6 +9,7 @@ from memfit.plans.micro_batches import in_micro_batches
 from memfit.plans.regions import regions_of
 from memfit.plans.remats import rematerialised
 from memfit.plans.sizes import Sizes
+from memfit.plans.times import seconds_of
 from memfit.records import LayerCall, LayerGraph, LayerTensor, Op, OpGraph, Program, ProgramVariable
 
 MIB = 1 << 20
@@ -120,4 +121,4 @@ def test_levers_work_together() -> None:
 
 
 def _seconds(program: Program) -> float:
-    return round(sum(op.seconds for op in program.graph.ops), 6)
+    return round(seconds_of(program), 6)

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from memfit.plans.regions import makers_of, regions_of
+from memfit.plans.times import seconds_of_ops
 from memfit.records import Op, OpGraph, Program
 
 _MOST = 3  # micro-batches that are told apart: all others need what the second does
+_SECONDS_PER_PART = 2e-3  # to slice a batch and to call a graph
 _COPIED = ("variable", "constant", "read")  # whoever needs one makes it again
 
 
@@ -44,6 +46,14 @@ def in_micro_batches(program: Program, batch_size: int) -> Program:
     return dataclasses.replace(
         program, batch_size=batch_size, graph=sequence.graph(batch), bodies=tuple(sequence.bodies)
     )
+
+
+def seconds_in_micro_batches(program: Program, batch_size: int) -> float:
+    """How long a batch takes, from what a step on one micro-batch does."""
+    ops, update = program.graph.ops, regions_of(program).update
+    passes = seconds_of_ops(program, (op for number, op in enumerate(ops) if number not in update))
+    once = seconds_of_ops(program, (ops[number] for number in update))
+    return -(-batch_size // program.batch_size) * (passes + _SECONDS_PER_PART) + once
 
 
 def _adding(first: OpGraph, count: int) -> OpGraph:

@@ -93,7 +93,10 @@ _WITHOUT_SCRATCH = frozenset({
 })  # fmt: skip
 
 # What oneDNN has kernels of its own for.
-_ONEDNN = ("Conv", "Depthwise", "MatMul", "BatchMatMul", "Einsum", "_Fused", "_Mkl")
+_ONEDNN = (
+    "AvgPool", "BatchMatMul", "Conv2D", "Conv3D", "Depthwise", "Einsum", "FusedBatchNorm", "LRN", "MatMul",
+    "MaxPool", "_Fused", "_Mkl",
+)  # fmt: skip
 
 _L2_BYTES = 256 << 10  # the sizes that the kernels assume, whatever the machine has
 _L3_BYTES = 30 << 20

@@ -259,8 +259,8 @@ def _einsum(s: Signature) -> list[int]:
 
 
 def _matmul(s: Signature) -> list[int]:
-    """In bfloat16 the kernel works on copies in float32."""
-    if s.output_types[0] != "bfloat16":
+    """In half precision the kernel works on copies in float32."""
+    if s.output_types[0] not in ("bfloat16", "float16"):
         return []
     return [2 * size for size in (*s.input_bytes[:2], s.output_bytes[0])]
 

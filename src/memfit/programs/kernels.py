@@ -1,7 +1,7 @@
 """What TensorFlow's kernels on a CPU do to memory: whose output can take an input's place, who needs scratch.
 
-Everything here is about the default kernels without oneDNN; what others need, `probes` finds out. Formulas are
-those of the kernels' own code; `benchmarks/estimate.py` checks them against allocations that were really made.
+Everything here is about the default kernels without oneDNN; what others need, `probes` finds out. Formulas
+are those of the kernels' own code; `benchmarks/estimate.py` checks them against allocations really made.
 """
 
 from __future__ import annotations

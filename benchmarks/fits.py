@@ -33,7 +33,7 @@ def said(case: Case, limits: list[int]) -> list[str]:
     from memfit.foresight import foresee
 
     model, batch = model_of(case)
-    program = foresee(model, batch(2))(case.batch_size)
+    program = foresee(model, batch(2)).at(case.batch_size)
     found = estimate(program)
     return [fits(program, found, limit) for limit in limits]
 

@@ -14,7 +14,7 @@ from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
 from memfit.garbage import no_collection
-from memfit.records import Budget, Call, Doctor, Estimate, Run
+from memfit.records import Budget, Call, Doctor, Estimate, Probe, Program, Run
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
@@ -150,6 +150,7 @@ def estimate(
     budget: str | SupportsIndex | None = None,
     micro_batch_size: SupportsIndex | None = None,
     call: Call = "fit",
+    probe: bool | None = None,
 ) -> Estimate:
     """What a step of `model.fit` will need, known before it runs: nothing is computed, nothing changed.
 
@@ -159,12 +160,14 @@ def estimate(
     micro-batch size, it is `memfit.fit`'s step on batches that are split. `call` is for `model.evaluate` or
     `model.predict` instead. In place of a model, what `memfit.step` returns, with data.
 
+    Where nobody knows what a kernel needs while it runs, it is run on a few samples in another process, which
+    takes seconds; `probe=True` does so in any case, `probe=False` never.
+
     >>> memfit.estimate(model, batch_size=64).peak_bytes
     604110848
     """
-    (one,) = estimate_series(
-        model, [batch_size], data=data, budget=budget, micro_batch_size=micro_batch_size, call=call
-    )
+    how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
+    (one,) = estimate_series(model, [batch_size], data=data, budget=budget, **how)
     return one
 
 
@@ -176,11 +179,13 @@ def estimate_series(
     budget: str | SupportsIndex | None = None,
     micro_batch_size: SupportsIndex | None = None,
     call: Call = "fit",
+    probe: bool | None = None,
 ) -> Iterator[Estimate]:
     """The same for several batch sizes, with one trace where that is possible."""
     sizes = [_checked_samples(size, InvalidBatchSize) for size in batch_sizes]
     budget_bytes = None if budget is None else parse_size(budget, "budget")
-    estimator = _Estimator(model, data, _checked_micro_batch_size(micro_batch_size), call)
+    micro_batch_size = _checked_micro_batch_size(micro_batch_size)
+    estimator = _Estimator(model, data, micro_batch_size=micro_batch_size, call=call, probe=probe)
     for size in sizes:
         yield estimator.at(size, budget_bytes)
 
@@ -188,13 +193,13 @@ def estimate_series(
 class _Estimator:
     """A model, traced once, and what it needs at any batch size."""
 
-    def __init__(
-        self, model: Any, data: Any, micro_batch_size: int | None = None, call: Call = "fit"
-    ) -> None:
+    def __init__(self, model: Any, data: Any, *, probe: bool | None, **how: Any) -> None:
         load_keras()
         from memfit.foresight import foresee
 
-        self._program_at = foresee(model, data, call=call, micro_batch_size=micro_batch_size)
+        self._foresight = foresee(model, data, **how)
+        self._probe = probe
+        self._probes: dict[bool, Probe] = {}  # of batches that are split, and of others
 
     def at(self, batch_size: int, budget_bytes: int | None = None) -> Estimate:
         from memfit.estimates.limits import fits
@@ -202,12 +207,28 @@ class _Estimator:
 
         began = time.perf_counter()
         with no_collection():
-            program = self._program_at(batch_size)
-            found = estimate(program)
+            program, probed = self._program_at(batch_size)
+            found = dataclasses.replace(estimate(program), probed=probed)
             if budget_bytes is not None:
                 fit = fits(program, found, budget_bytes)
                 found = dataclasses.replace(found, budget_bytes=budget_bytes, fits=fit)
         return dataclasses.replace(found, seconds=time.perf_counter() - began)
+
+    def _program_at(self, batch_size: int) -> tuple[Program, bool]:
+        """What a step does, and whether a probe has said what its kernels need."""
+        from memfit.estimates.calibrations import calibrate, unknown_kinds
+
+        program = self._foresight.at(batch_size)
+        wanted = bool(unknown_kinds(program)) if self._probe is None else self._probe
+        if not wanted:
+            return program, False
+        if program.method == "xla":
+            note = "nothing was probed: XLA itself has laid out the memory"
+            return dataclasses.replace(program, left_out=(*program.left_out, note)), False
+        split = self._foresight.splits(batch_size)
+        if split not in self._probes:
+            self._probes[split] = self._foresight.probe(batch_size)
+        return calibrate(program, self._probes[split]), True
 
 
 def largest_batch(
@@ -217,6 +238,7 @@ def largest_batch(
     data: Any = None,
     micro_batch_size: SupportsIndex | None = None,
     call: Call = "fit",
+    probe: bool | None = None,
     on_size: Callable[[int], None] = lambda size: None,
 ) -> Estimate:
     """The largest batch that fits a budget for sure; it may be that of another machine.
@@ -229,7 +251,8 @@ def largest_batch(
     from memfit.plans.batches import largest_batch_size
 
     budget_bytes = parse_size(budget, "budget")
-    estimator = _Estimator(model, data, _checked_micro_batch_size(micro_batch_size), call)
+    micro_batch_size = _checked_micro_batch_size(micro_batch_size)
+    estimator = _Estimator(model, data, micro_batch_size=micro_batch_size, call=call, probe=probe)
     found: dict[int, Estimate] = {}
 
     def needed_bytes(size: int) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from memfit.models.specs import batch_specs, training_specs
 from memfit.programs.internals import variables_without_memory
 from memfit.programs.labels import Labels
 from memfit.programs.phases import PhasedTrace
+from memfit.programs.probes import probe
 from memfit.programs.traces import Trace
 from memfit.programs.training import (
     check_model,
@@ -24,17 +26,41 @@ from memfit.programs.training import (
     step_of,
     what_is_assumed,
 )
-from memfit.records import Call, Program
+from memfit.records import Call, Probe, Program
 from memfit.runs.computations import LossFunction, ModelStep
 from memfit.runs.loops import LoopStep
 from memfit.runs.phases import Phases, phases_of
 
-At = Callable[[int], Program]
-
 _SMALL_BYTES = 1 << 16
 
 
-def foresee(target: Any, data: Any = None, *, call: Call = "fit", micro_batch_size: int | None = None) -> At:
+@dataclass(frozen=True)
+class Foresight:
+    """A step, traced once: what it does at any batch size, whole or in micro-batches of a size."""
+
+    whole: Trace
+    parts: PhasedTrace | None = None
+    micro_batch_size: int = 0
+
+    def at(self, batch_size: int) -> Program:
+        """What it does with a batch of this size."""
+        if self.parts is not None and self.splits(batch_size):
+            return self.parts.at(batch_size, self.micro_batch_size)
+        return self.whole.at(batch_size)
+
+    def splits(self, batch_size: int) -> bool:
+        """Whether it is run in micro-batches."""
+        return self.parts is not None and batch_size > self.micro_batch_size
+
+    def probe(self, batch_size: int) -> Probe:
+        """What the kernels that run on such a batch need, measured on a few samples in another process."""
+        step = self.parts if self.parts is not None and self.splits(batch_size) else self.whole
+        return probe(step.candidates)
+
+
+def foresee(
+    target: Any, data: Any = None, *, call: Call = "fit", micro_batch_size: int | None = None
+) -> Foresight:
     """What a step does at any batch size, of a model or of `memfit.step`.
 
     Without a micro-batch size, batches are not split.
@@ -46,14 +72,9 @@ def foresee(target: Any, data: Any = None, *, call: Call = "fit", micro_batch_si
         )
     whole = step_of(target, data, call=call) if loop is None else _loop(loop, data)
     if micro_batch_size is None:
-        return whole.at
+        return Foresight(whole)
     parts = _model_in_parts(target, data) if loop is None else _loop_in_parts(loop, data)
-
-    def at(batch_size: int) -> Program:
-        split = batch_size > micro_batch_size
-        return parts.at(batch_size, micro_batch_size) if split else whole.at(batch_size)
-
-    return at
+    return Foresight(whole, parts, micro_batch_size)
 
 
 def _model_in_parts(model: Any, data: Any) -> PhasedTrace:

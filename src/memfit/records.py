@@ -225,6 +225,7 @@ class Op:
     reuses: tuple[int, ...] = ()  # positions of inputs whose memory its output can take
     reusing: int = 0  # position of that output
     scratch: tuple[int, ...] = ()  # bytes that it needs while it runs
+    known: bool = True  # whether anybody knows what it needs while it runs
     seconds: float = 0.0
     cheap: bool = False  # the executor runs it at once instead of handing it to a worker
     variable: int | None = None
@@ -274,6 +275,40 @@ class Program(Record):
 
 
 @dataclass(frozen=True)
+class KernelInput:
+    """What a kernel takes: a tensor of this shape, with its value where the graph says it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    value: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Kernel(Record):
+    """An operation alone, as another process can run it."""
+
+    node: str  # its NodeDef, in base64
+    inputs: tuple[KernelInput, ...]
+
+
+@dataclass(frozen=True)
+class KernelScratch:
+    """What an operation was seen to need while it runs: so much, and so much for each byte of its tensors."""
+
+    name: str
+    base_bytes: float
+    bytes_per_byte: float = 0.0
+
+
+@dataclass(frozen=True)
+class Probe(Record):
+    """What operations of a program need while they run, measured on a few samples."""
+
+    kernels: tuple[KernelScratch, ...]
+    left_out: tuple[str, ...] = ()  # what could not be measured, and why
+
+
+@dataclass(frozen=True)
 class Parts:
     """What is in memory at the peak of a step."""
 
@@ -315,6 +350,7 @@ class Estimate(Record):
     seconds: float = 0.0
     budget_bytes: int | None = None
     fits: Fit | None = None  # whether it runs where no more than the budget is to be had
+    probed: bool = False  # whether kernels were run on a few samples to see what they need
 
 
 @dataclass(frozen=True)

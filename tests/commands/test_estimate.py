@@ -101,6 +101,7 @@ COMMANDS = {
     "saved": "saved.keras --batch 8 --json",
     "not compiled": f"{TRAIN}:plain --batch 8",
     "several": f"{TRAIN}:model --batch 1,8,64 --json",
+    "probed": f"{TRAIN}:model --batch 8 --probe",
     "fits": f"{TRAIN}:model --batch 8 --budget 1GiB",
     "larger than any memory": f"{TRAIN}:huge --batch 8 --json",
     "whole": f"{TRAIN}:model --batch 100000 --json",
@@ -236,6 +237,11 @@ def test_one_batch_size_is_an_estimate_record(results: dict[str, Any], folder: P
     assert found.batch_size == 8
     assert found.safe_bytes > found.peak_bytes > 3 * 17 * 4096 * 4  # weights and two of Adam
     assert Estimate.from_json((folder / "out.json").read_text()) == found
+
+
+def test_a_probe_is_made_when_it_is_asked_for(results: dict[str, Any]) -> None:
+    assert not _estimate(results["one"]).probed
+    assert "Estimated for graph mode, with kernels probed, in" in results["probed"]["output"]
 
 
 def test_a_function_is_called(results: dict[str, Any]) -> None:

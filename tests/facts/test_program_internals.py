@@ -72,6 +72,21 @@ def _use_them() -> dict[str, Any]:
     compiled = tf.function(lambda x: tf.reduce_sum(tf.linalg.matmul(x, x) ** 2), jit_compile=True)
     temporary, outputs = internals.buffers_of(compiled, [tf.TensorSpec((256, 256))])
     seen["buffers"] = [sum(temporary) >= 256 * 256 * 4, sum(outputs) >= 4]
+
+    seen["maker"] = internals.maker_of_kernels()
+    with tf.Graph().as_default() as alone:
+        images, made = tf.zeros((2, 32, 32, 8)), tf.zeros((2, 32, 32, 8))
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=images,
+            filter_sizes=[3, 3, 8, 8],
+            out_backprop=made,
+            strides=[1] * 4,
+            padding="SAME",
+            name="filter",
+        )
+        tf.linalg.matmul(tf.zeros((64, 64)), tf.zeros((64, 64)), name="product")
+    scratch = [internals.scratch_of_run(alone, name, {}, threads=2, runs=1) for name in ("filter", "product")]
+    seen["scratch"] = [scratch[0] > 1 << 20, scratch[1] == 0]
     return seen
 
 
@@ -94,4 +109,8 @@ def test_each_does_what_memfit_needs() -> None:
         "shape": [1024, 1024],
         # What XLA has laid out: its temporary memory and its outputs.
         "buffers": [True, True],
+        # Whether the formulas for kernels hold; with oneDNN or on a GPU they do not, and a probe is needed.
+        "maker": "TensorFlow",
+        # What a kernel was seen to allocate besides its outputs: all that a probe measures.
+        "scratch": [True, True],
     }

@@ -81,6 +81,18 @@ def _own_step() -> Any:
     return Own(inputs, layers.Dense(1)(x))
 
 
+def _reflections() -> Any:
+    import keras
+    from keras import layers
+
+    def padded(inputs: Any) -> Any:
+        return keras.ops.pad(inputs, [[0, 0], [8, 8], [8, 8], [0, 0]], mode="reflect")
+
+    x = inputs = keras.Input((32, 32, 32))
+    x = layers.Lambda(padded)(layers.Dense(32)(x))
+    return keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+
+
 KINDS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "dense": (_dense, 4096, {}),
     "convolution": (_convolution, 64, {}),
@@ -207,3 +219,71 @@ def test_what_is_said_is_what_is_measured_and_nothing_changes(kind: str) -> None
     # A step's peak moves by several per cent, that of a loop by more.
     assert one["low"] * 0.8 <= highest
     assert lowest <= one["safe"] * 1.15
+
+
+def _probed() -> dict[str, Any]:
+    import tensorflow as tf
+
+    import memfit
+    from memfit.devices import device_memory, measure_peak
+
+    model = _reflections()
+    model.compile("sgd", "mse")
+    before = device_memory()
+    plain, probed = (memfit.estimate(model, 64, probe=probe) for probe in (False, None))
+    taken = device_memory().peak_bytes - before.peak_bytes
+    split = memfit.estimate(model, 64, probe=True, micro_batch_size=16)
+    x, y = tf.ones((64, 32, 32, 32)), tf.ones((64, 1))  # arrays may be in the pool or not
+    for _ in range(2):
+        with measure_peak() as measured:
+            model.train_on_batch(x, y)
+    return {
+        "measured": measured.peak_bytes,
+        "peaks": [plain.peak_bytes, probed.peak_bytes, split.peak_bytes],
+        "scratch": [one.parts.scratch_bytes for one in (plain, probed, split)],
+        "probed": [plain.probed, probed.probed, split.probed],
+        "left_out": [list(one.left_out) for one in (plain, probed, split)],
+        "taken": taken,
+    }
+
+
+def test_kernels_that_nobody_knows_are_probed() -> None:
+    """The gradient of padding by reflection works on a copy of what it is given."""
+    one = run_limited(_probed, "2GiB")
+    copy = 64 * 48 * 48 * 32 * 4
+    assert one["probed"] == [False, True, True]
+    assert one["left_out"] == [["what kernels of MirrorPadGrad need while they run"], [], []]
+    assert one["scratch"] == [0, copy, copy // 4]
+    plain, probed, split = one["peaks"]
+    assert plain < one["measured"] * 0.7
+    assert abs(probed / one["measured"] - 1) < 0.05
+    assert split < probed
+    assert one["taken"] < 1 << 20  # in this process
+
+
+def _with_and_without_onednn() -> list[dict[str, int]]:
+    """What a convolution's gradient needs, as a probe sees it."""
+    import tensorflow as tf
+
+    from memfit.devices import run_in_child
+    from memfit.programs import trials
+    from memfit.programs.probes import kernel_of
+
+    with tf.Graph().as_default():
+        images = tf.compat.v1.placeholder(tf.float32, (2, 32, 32, 16))
+        weights = tf.compat.v1.placeholder(tf.float32, (3, 3, 16, 32))
+        gradient = tf.gradients(tf.nn.conv2d(images, weights, 1, "SAME"), weights)[0]
+    kernel = kernel_of(gradient.op)
+    assert kernel is not None
+    job = {"kernels": [kernel.to_dict()], "threads": 2, "seconds": 60.0}
+    seen: list[Any] = []
+    trials.measure(**job, emit=seen.append)
+    run_in_child(trials.measure, job, on_event=seen.append, environment={"TF_ENABLE_ONEDNN_OPTS": "1"})
+    return seen
+
+
+def test_a_probe_sees_whose_kernels_run() -> None:
+    plain, with_onednn = run_limited(_with_and_without_onednn, None)
+    patches = 3 * 3 * 16 * 32 * 32 * 4
+    assert plain["scratch_bytes"] > 10 * patches
+    assert with_onednn["scratch_bytes"] < plain["scratch_bytes"] / 2

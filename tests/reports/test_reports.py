@@ -125,6 +125,11 @@ def test_where_little_is_sure_both_ends_are_named() -> None:
     assert "needs between 381.5 MiB and 838.4 MiB." in render(show_estimates(wide))
 
 
+def test_a_probe_is_said() -> None:
+    text = render(show_estimates(dataclasses.replace(ESTIMATE, probed=True)))
+    assert "Estimated for graph mode, with kernels probed, in 12.6 seconds." in text
+
+
 def test_estimates() -> None:
     estimates = Estimates((dataclasses.replace(SMALLER, left_out=()), ESTIMATE))
     check_golden(GOLDEN / "estimates.txt", render(show_estimates(estimates)))

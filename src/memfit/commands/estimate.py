@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 @click.option(
     "--call", type=click.Choice(("fit", "evaluate", "predict")), default="fit", help="What shall run."
 )
+@click.option(
+    "--probe/--no-probe",
+    default=None,
+    help="Run kernels on a few samples to see what they need; else only those that nobody knows.",
+)
 @click.option("--largest", is_flag=True, help="Find the largest batch that fits the budget.")
 @json_option
 @output_option
@@ -37,6 +42,7 @@ def estimate(
     budget: str | None,
     micro_batch: str | None,
     call: Call,
+    probe: bool | None,
     largest: bool,
     as_json: bool,
     output: Path | None,
@@ -61,7 +67,7 @@ def estimate(
     sizes = _sizes(batch, budget, largest=largest)
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
     micro_batch_size = None if micro_batch is None else _size(micro_batch, "--micro-batch")
-    how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call}
+    how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
     where, data_where = find_model(target), None if data is None else find_data(data)
     check_installed()
 

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 
 from memfit.estimates.buffers import Owner, StepMemory
+from memfit.estimates.calibrations import what_is_unknown
 from memfit.estimates.executors import Simulation
 from memfit.records import Estimate, LayerBytes, Parts, Program
 
@@ -35,7 +36,7 @@ def estimate(program: Program, *, workers: int | None = None) -> Estimate:
         parts=_parts(holders),
         layers=_layers(holders),
         timeline=typical.timeline(_POINTS),
-        left_out=program.left_out,
+        left_out=(*program.left_out, *what_is_unknown(program)),
     )
 
 

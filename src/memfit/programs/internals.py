@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.programs.kernels import Maker
+
 
 def optimised(graph_def: Any, keep: list[str]) -> Any:
     """A GraphDef as TensorFlow's graph optimiser leaves it; nothing is run. `keep` names what has to stay.
@@ -74,6 +76,38 @@ def variables_without_memory(*, from_bytes: int = 0) -> Iterator[None]:
     scratch = tf.Graph()
     with tf.variable_creator_scope(create):
         yield
+
+
+def maker_of_kernels() -> Maker:
+    """Whose kernels run: TensorFlow's own on a CPU, those of oneDNN instead of some, or those of a GPU."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    if tf.config.list_physical_devices("GPU"):
+        return "GPU"
+    return "oneDNN" if _pywrap_util_port.IsMklEnabled() else "TensorFlow"
+
+
+def scratch_of_run(graph: Any, name: str, values: dict[Any, Any], *, threads: int, runs: int) -> int:
+    """Bytes that an operation allocates besides its outputs, at most at a time; the last of several runs."""
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(intra_op_parallelism_threads=threads)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
+        for _ in range(runs):
+            seen = config_pb2.RunMetadata()
+            session.run(graph.get_operation_by_name(name), values, options=options, run_metadata=seen)
+    prefix = "gpu" if maker_of_kernels() == "GPU" else ""
+    return sum(
+        memory.peak_bytes - memory.live_bytes
+        for device in seen.step_stats.dev_stats
+        for node in device.node_stats
+        if node.node_name == name
+        for memory in node.memory
+        if memory.allocator_name.lower().startswith(prefix)
+    )
 
 
 def handles_by_name(graph: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What TensorFlow's kernels on a CPU do to memory: whose output can take an input's place, who needs scratch.
 
-Everything here is about the default kernels without oneDNN. Formulas are those of the kernels' own code;
-`benchmarks/estimate.py` checks them against allocations that were really made.
+Everything here is about the default kernels without oneDNN; what others need, `probes` finds out. Formulas
+are those of the kernels' own code; `benchmarks/estimate.py` checks them against allocations really made.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from memfit.records import OpRole
 
 Shape = tuple[int, ...]
+Maker = Literal["TensorFlow", "oneDNN", "GPU"]  # of kernels
 
 _ROLES: dict[str, OpRole] = {
     **dict.fromkeys(
@@ -61,6 +62,41 @@ _CHEAP = frozenset({
     "Bitcast", "CheckNumerics", "StatelessRandomGetKeyCounter", "TensorListGetItem", "TensorListSetItem",
     "TensorListPushBack", "TensorListPopBack", "TensorListReserve", "EmptyTensorList", "TensorListLength",
 })  # fmt: skip
+
+# Run on a CPU, and seen to need nothing but their outputs, or too little to count.
+_WITHOUT_SCRATCH = frozenset({
+    "_FusedConv2D", "_FusedMatMul", "_UnaryOpsComposition", "Acos", "Acosh", "Angle", "Asin", "Asinh",
+    "Assert", "Atan", "Atanh", "AvgPool", "AvgPool3D", "AvgPool3DGrad", "AvgPoolGrad", "BatchToSpaceND",
+    "BesselI0", "BesselI1", "Betainc", "BiasAddGrad", "BitwiseAnd", "BroadcastTo", "Cast", "Cholesky",
+    "Complex", "ComplexAbs", "ConcatOffset", "ConcatV2", "Conj", "Conv2D", "Conv3D", "Cosh",
+    "CropAndResize", "CropAndResizeGradImage", "Cross", "Cumprod", "Cumsum", "CumulativeLogsumexp",
+    "DepthToSpace", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "Digamma",
+    "Dilation2D", "Dilation2DBackpropInput", "DynamicPartition", "DynamicStitch", "Empty", "Equal",
+    "Erfinv", "ExtractImagePatches", "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxArgsGradient", "FFT",
+    "FFT2D", "FFT3D", "Fill", "FractionalMaxPool", "FusedBatchNormGradV3", "FusedBatchNormV3", "GatherNd",
+    "GatherV2", "Greater", "GreaterEqual", "IFFT", "IFFT2D", "IFFT3D", "Igamma", "IgammaGradA", "Imag",
+    "ImageProjectiveTransformV3", "IRFFT", "IRFFT2D", "IsFinite", "IsNan", "L2Loss", "Less", "LessEqual",
+    "Lgamma", "LogMatrixDeterminant", "LRN", "LRNGrad", "MatrixBandPart", "MatrixDeterminant",
+    "MatrixDiagPartV3", "MatrixDiagV3", "MatrixInverse", "MatrixSetDiagV3", "MatrixSolve",
+    "MatrixTriangularSolve", "MaxPool", "MaxPool3D", "MaxPool3DGrad", "MaxPoolGradWithArgmax",
+    "MaxPoolWithArgmax", "MirrorPad", "Ndtri", "NonMaxSuppressionV3", "NotEqual", "OneHot", "OnesLike",
+    "Pack", "Pad", "PadV2", "Polygamma", "Qr", "RandomGamma", "RandomPoissonV2", "RandomStandardNormal",
+    "RandomUniform", "Range", "Real", "ResizeBicubic", "ResizeBicubicGrad", "ResizeBilinear",
+    "ResizeBilinearGrad", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "ResourceGather",
+    "ResourceGatherNd", "ReverseSequence", "ReverseV2", "RFFT", "RFFT2D", "RngReadAndSkip", "Roll",
+    "ScatterNd", "SegmentMean", "SegmentSum", "Select", "SelectV2", "SelfAdjointEigV2", "Sinh", "Slice",
+    "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "StatelessRandomNormalV2",
+    "StatelessRandomUniformV2", "StatelessTruncatedNormalV2", "StridedSlice", "StridedSliceGrad", "Svd",
+    "Tan", "TensorListElementShape", "TensorListResize", "TensorListStack", "TensorScatterAdd",
+    "TensorScatterUpdate", "Tile", "TopKV2", "Transpose", "Unique", "Unpack", "UnsortedSegmentMax",
+    "UnsortedSegmentSum", "Where", "Xlog1py", "Zeta",
+})  # fmt: skip
+
+# What oneDNN has kernels of its own for.
+_ONEDNN = (
+    "AvgPool", "BatchMatMul", "Conv2D", "Conv3D", "Depthwise", "Einsum", "FusedBatchNorm", "LRN", "MatMul",
+    "MaxPool", "_Fused", "_Mkl",
+)  # fmt: skip
 
 _L2_BYTES = 256 << 10  # the sizes that the kernels assume, whatever the machine has
 _L3_BYTES = 30 << 20
@@ -128,6 +164,17 @@ def reuses_of(signature: Signature) -> tuple[tuple[int, ...], int]:
         and signature.input_types[place] == signature.output_types[made]
     ]
     return tuple(alike), made
+
+
+def knowledge_of(kind: str, maker: Maker) -> Literal["needs none", "a formula", "nothing"]:
+    """What is known of the scratch of an operation."""
+    if is_cheap(kind) or kind in _UNARY or kind in _BINARY:
+        return "needs none"
+    if maker == "GPU" or (maker == "oneDNN" and kind.startswith(_ONEDNN)):
+        return "nothing"
+    if kind in _SCRATCH:
+        return "a formula"
+    return "needs none" if kind in _WITHOUT_SCRATCH else "nothing"
 
 
 def scratch_of(signature: Signature) -> tuple[int, ...]:
@@ -212,8 +259,8 @@ def _einsum(s: Signature) -> list[int]:
 
 
 def _matmul(s: Signature) -> list[int]:
-    """In bfloat16 the kernel works on copies in float32."""
-    if s.output_types[0] != "bfloat16":
+    """In half precision the kernel works on copies in float32."""
+    if s.output_types[0] not in ("bfloat16", "float16"):
         return []
     return [2 * size for size in (*s.input_bytes[:2], s.output_bytes[0])]
 

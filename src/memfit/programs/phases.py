@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, Protocol
 
 from memfit.programs.labels import Labels
+from memfit.programs.probes import Candidates
 from memfit.programs.readings import Reader
 from memfit.programs.traces import Traced, described_variable
 from memfit.records import Op, OpGraph, Program
@@ -53,10 +54,19 @@ class PhasedTrace:
 
     def at(self, batch_size: int, micro_batch_size: int) -> Program:
         """What the step does with a batch of this size in micro-batches of that size."""
+        return self._read(batch_size, micro_batch_size)[0]
+
+    def candidates(self, micro_batch_size: int) -> Candidates:
+        """What of it a probe could run with micro-batches of this size."""
+        return self._read(2 * micro_batch_size, micro_batch_size, collect=True)[1]
+
+    def _read(
+        self, batch_size: int, micro_batch_size: int, *, collect: bool = False
+    ) -> tuple[Program, Candidates]:
         labels, phases, parts, commits = self._traced
         count = -(-batch_size // micro_batch_size)
         variables = labels.in_order_of_creation(v for one in (*parts, *commits) for v in one.handles.values())
-        reader = Reader(variables, labels)
+        reader = Reader(variables, labels, collect=collect)
         sequence = _Sequence(reader)
         bodies = [one.read(reader, micro_batch_size) for one in parts]
         batch = sequence.make("Batch", [count * size for size in _sizes(bodies[0], bodies[0].inputs)])
@@ -72,7 +82,7 @@ class PhasedTrace:
         for one in commits:
             sequence.call(one.read(reader, rows if one.is_open else []), kept)
             kept = []
-        return Program(
+        program = Program(
             batch_size=batch_size,
             method="graph",
             variables=tuple(described_variable(variable, labels) for variable in variables),
@@ -80,6 +90,7 @@ class PhasedTrace:
             bodies=tuple(reader.bodies),
             left_out=(*self._left_out, *reader.left_out),
         )
+        return program, reader.candidates
 
     @functools.cached_property
     def _traced(self) -> tuple[Labels, Phases, list[Traced], list[Traced]]:

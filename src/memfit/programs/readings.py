@@ -12,10 +12,11 @@ import tensorflow as tf
 from memfit.programs import internals
 from memfit.programs.compiled import Argument, CompiledFunctions, is_compiled
 from memfit.programs.costs import cost_of
-from memfit.programs.kernels import Signature, is_cheap, reuses_of, role_of, scratch_of
+from memfit.programs.kernels import Signature, is_cheap, knowledge_of, reuses_of, role_of, scratch_of
 from memfit.programs.labels import Labels
 from memfit.programs.lists import Items, items_of, say_shapes_of_items
 from memfit.programs.loops import LOOPS, trips
+from memfit.programs.probes import Candidate, kernel_of
 from memfit.records import Op, OpGraph, OpRole
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -31,14 +32,20 @@ _XLA_SECONDS = 1e-2
 class Reader:
     """Reads graphs and the graphs inside them, and collects what belongs to all of them."""
 
-    def __init__(self, variables: Sequence[Any], labels: Labels) -> None:
-        """Variables are those of all graphs, in the order in which they were created."""
+    def __init__(self, variables: Sequence[Any], labels: Labels, *, collect: bool = False) -> None:
+        """Variables are those of all graphs, in the order in which they were created.
+
+        If it shall collect them, what a probe could run is in `candidates`.
+        """
         self.labels = labels
         self._threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+        self.maker = internals.maker_of_kernels()
         self._numbers = {id(variable): number for number, variable in enumerate(variables)}
         self.bodies: list[OpGraph] = []
         self.compiled = CompiledFunctions()
         self.left_out: dict[str, None] = {}
+        self.candidates: dict[str, Candidate] = {}
+        self._collect = collect
 
     def read(
         self, graph_def: Any, outputs: list[str], handles: dict[str, Any], line_of: Callable[[str], str]
@@ -86,6 +93,16 @@ class Reader:
         for size in shape:
             count *= size
         return int(count * item)
+
+    def note(self, operation: Any, signature: Signature, scratch: tuple[int, ...], *, known: bool) -> None:
+        """Take an operation that a probe could run; of several with the same name the largest."""
+        if not self._collect:
+            return
+        size = sum(signature.input_bytes) + sum(signature.output_bytes)
+        before = self.candidates.get(operation.name)
+        if before is None or before.tensor_bytes < size:
+            said = sum(scratch) if known else None
+            self.candidates[operation.name] = Candidate(kernel_of(operation), size, said)
 
     def variable_number(self, variable: Any) -> int:
         """The number of a variable in the program."""
@@ -176,8 +193,11 @@ class _GraphReader:
         elif role == "fill":
             count = held.count if held is not None else None
             special |= {"times": count or 0, "scratch": (held.bytes_of_one,) if held is not None else ()}
-        else:
-            special["scratch"] = scratch_of(signature) if role == "compute" else ()
+        elif role == "compute":
+            knowledge = knowledge_of(kind, self._reader.maker)
+            special |= {"scratch": scratch_of(signature), "known": knowledge != "nothing"}
+            if knowledge != "needs none":
+                self._reader.note(operation, signature, special["scratch"], known=special["known"])
         return Op(**common, role=role, reuses=reuses, reusing=reusing, seconds=cost_of(operation), **special)
 
     def _is_backward(self, operation: Any) -> bool:

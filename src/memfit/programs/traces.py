@@ -21,6 +21,7 @@ from memfit.programs import internals
 from memfit.programs.labels import Labels
 from memfit.programs.lines import Lines
 from memfit.programs.loops import LOOPS
+from memfit.programs.probes import Candidates
 from memfit.programs.readings import Reader, put_handles
 from memfit.records import Op, OpGraph, Program, ProgramVariable
 
@@ -103,6 +104,10 @@ class Trace:
         """What the step does with a batch of this size."""
         return self._at(batch_size)
 
+    def candidates(self, batch_size: int) -> Candidates:
+        """What of it a probe could run with a batch of this size; with XLA nothing."""
+        return {} if self._jit_compile else self._read_graph(batch_size, collect=True)[1]
+
     @functools.cached_property
     def _open(self) -> tuple[Traced, Labels] | None:
         """The trace with an open batch dimension; None where it has to be set, as it has with loops."""
@@ -119,7 +124,7 @@ class Trace:
             return Traced(graph(self._function).get_concrete_function(specs)), labels
 
     def _read(self, batch_size: int) -> Program:
-        return self._read_compiled(batch_size) if self._jit_compile else self._read_graph(batch_size)
+        return self._read_compiled(batch_size) if self._jit_compile else self._read_graph(batch_size)[0]
 
     def _read_compiled(self, batch_size: int) -> Program:
         """One operation, with the memory that XLA has laid out for it."""
@@ -143,11 +148,11 @@ class Trace:
             left_out=self._left_out,
         )
 
-    def _read_graph(self, batch_size: int) -> Program:
+    def _read_graph(self, batch_size: int, *, collect: bool = False) -> tuple[Program, Candidates]:
         traced, labels = self._open or self._traced(specs_at(self._specs, batch_size))
         variables = labels.in_order_of_creation(traced.handles.values())
-        reader = Reader(variables, labels)
-        return Program(
+        reader = Reader(variables, labels, collect=collect)
+        program = Program(
             batch_size=batch_size,
             method="graph",
             variables=tuple(described_variable(variable, labels) for variable in variables),
@@ -155,6 +160,7 @@ class Trace:
             bodies=tuple(reader.bodies),
             left_out=(*self._left_out, *reader.left_out),
         )
+        return program, reader.candidates
 
 
 def _launch(fed: list[int], temporary: list[int], outputs: list[int], variables: int) -> OpGraph:

@@ -56,9 +56,10 @@ def _headline(found: Estimate) -> Text:
     low, peak, safe = map(format_size, (found.low_bytes, found.peak_bytes, found.safe_bytes))
     is_wide = found.low_bytes < _WIDE * found.safe_bytes
     needs = f"between {low} and {safe}" if is_wide else f"{peak}; a run stays under {safe}"
+    how = f"{_METHODS[found.method]}, with kernels probed," if found.probed else _METHODS[found.method]
     return Text(
         f"A training step on a batch of {found.batch_size} needs {needs}.\n"
-        f"Estimated for {_METHODS[found.method]} in {found.seconds:.1f} seconds."
+        f"Estimated for {how} in {found.seconds:.1f} seconds."
     )
 
 

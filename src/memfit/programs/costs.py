@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from math import prod
 from typing import Any
 
@@ -16,6 +15,8 @@ _SLOWER = {  # than arithmetic or memory alone would have them
     "MaxPoolGrad": 20.0, "AvgPoolGrad": 4.0, "Transpose": 6.0, "Softmax": 5.0, "BiasAdd": 4.0,
     "SelectV2": 3.0, "ConcatV2": 2.0, "Exp": 2.0, "SquaredDifference": 3.0,
 }  # fmt: skip
+# Whether an operation that multiplies matrices sums over the rows of the left one instead of its columns.
+_TRANSPOSED = {"MatMul": "transpose_a", "BatchMatMul": "adj_x", "BatchMatMulV2": "adj_x"}
 _FREE = frozenset({
     "Const", "Identity", "Reshape", "ReadVariableOp", "NoOp", "Placeholder", "Shape", "Squeeze", "ExpandDims",
     "StopGradient", "VarHandleOp",
@@ -40,10 +41,24 @@ def _flops(operation: Any) -> float:
         sizes = [size or 1 for size in kernel.shape]
         each = prod(sizes[:-2]) if operation.type.startswith("Depthwise") else prod(sizes[:-1])
         return 2.0 * float(_count(made) * each)
-    if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "Einsum"):
-        left, right, made = (_count(t) for t in (*operation.inputs[:2], operation.outputs[0]))
-        return 2.0 * math.sqrt(left * right * made)
+    if operation.type in _TRANSPOSED:
+        left = operation.inputs[0].shape
+        summed = -2 if operation.get_attr(_TRANSPOSED[operation.type]) else -1
+        return 2.0 * _count(operation.outputs[0]) * ((left[summed] or 1) if left.rank else 1)
+    if operation.type == "Einsum":
+        return 2.0 * prod(_sizes_of_labels(operation).values())
     return 0.0
+
+
+def _sizes_of_labels(operation: Any) -> dict[str, int]:
+    """The size of each dimension that an Einsum names; those behind dots are left out."""
+    named = operation.get_attr("equation").decode().partition("->")[0].split(",")
+    return {
+        label: size or 1
+        for labels, tensor in zip(named, operation.inputs, strict=True)
+        if tensor.shape.rank == len(labels)
+        for label, size in zip(labels, tensor.shape, strict=True)
+    }
 
 
 def _kernel_and_output(operation: Any) -> tuple[Any, Any]:

@@ -23,14 +23,15 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import devices, errors
-    from memfit.api import estimate, fit, limit, protect, remat, step
+    from memfit.api import estimate, fit, limit, plan, protect, remat, step
     from memfit.errors import MemfitError
-    from memfit.records import Budget, Estimate, Run
+    from memfit.records import Budget, Estimate, Plan, Run
 
 __all__ = [
     "Budget",
     "Estimate",
     "MemfitError",
+    "Plan",
     "Run",
     "__version__",
     "devices",
@@ -38,6 +39,7 @@ __all__ = [
     "estimate",
     "fit",
     "limit",
+    "plan",
     "protect",
     "remat",
     "step",
@@ -47,10 +49,12 @@ _HOMES = {
     "Budget": "memfit.records",
     "Estimate": "memfit.records",
     "MemfitError": "memfit.errors",
+    "Plan": "memfit.records",
     "Run": "memfit.records",
     "estimate": "memfit.api",
     "fit": "memfit.api",
     "limit": "memfit.api",
+    "plan": "memfit.api",
     "protect": "memfit.api",
     "remat": "memfit.api",
     "step": "memfit.api",

@@ -14,7 +14,7 @@ from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
 from memfit.garbage import no_collection
-from memfit.records import Budget, Call, Doctor, Estimate, Probe, Program, Run
+from memfit.records import Budget, Call, Doctor, Estimate, Plan, Probe, Program, Run
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
@@ -28,6 +28,7 @@ __all__ = [
     "fit",
     "largest_batch",
     "limit",
+    "plan",
     "protect",
     "remat",
     "step",
@@ -40,6 +41,7 @@ def fit(
     y: Any = None,
     *,
     budget: str | SupportsIndex | None = None,
+    plan: Plan | None = None,
     micro_batch_size: SupportsIndex | Run | None = None,
     **arguments: Any,
 ) -> Any:
@@ -48,8 +50,8 @@ def fit(
     Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
     batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
     the last `fit` of this model ended; a Run: the sizes of that run, step by step), whose gradients add up
-    to those of the whole batch. `budget` is recorded; what is enforced is the limit. The peak of the device
-    is counted from here on.
+    to those of the whole batch. With a `plan` training begins as it says, and its cuts are taken back at the
+    end. `budget` is recorded; what is enforced is the limit. The peak of the device is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
     >>> history.run.micro_batch_size
@@ -58,12 +60,26 @@ def fit(
     load_keras()
     from memfit.runs.fits import fit_guarded
 
-    return fit_guarded(
-        model,
-        budget=_budget_in_effect(budget),
-        **_micro_batches(micro_batch_size),
-        arguments={"x": x, "y": y, **arguments},
-    )
+    given = {"x": x, "y": y, **arguments}
+    with contextlib.nullcontext() if plan is None else _planned(model, plan, given):
+        if plan is not None and micro_batch_size is None:
+            micro_batch_size = plan.chosen.micro_batch_size
+        return fit_guarded(
+            model, budget=_budget_in_effect(budget), **_micro_batches(micro_batch_size), arguments=given
+        )
+
+
+def _planned(model: Any, chosen: Plan, arguments: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which a model is cut as a plan says; batches get the size that it was made for."""
+    from memfit.planning import check_plan
+    from memfit.rematerialise import apply_cuts
+    from memfit.runs.hosts import takes_batch_size
+
+    check_plan(model, chosen, arguments.get("batch_size"))
+    if takes_batch_size(arguments["x"]):
+        arguments["batch_size"] = chosen.batch_size
+    cuts = chosen.chosen.remat
+    return contextlib.nullcontext() if cuts is None else apply_cuts(model, cuts)
 
 
 @contextlib.contextmanager
@@ -140,6 +156,35 @@ def remat(
 
     budget_bytes = None if budget is None else find_budget(budget).budget_bytes
     return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
+
+
+def plan(
+    model: Any,
+    batch_size: SupportsIndex,
+    budget: str | SupportsIndex | None = None,
+    *,
+    allow: Iterable[str] = ("micro_batch", "remat"),
+    data: Any = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Plan:
+    """The fastest way to train on batches of a size within a budget, found without running a step.
+
+    `allow` are the levers that may be pulled: micro-batches, and activations that are computed again. Both
+    keep the mathematics but for BatchNormalization, which takes its statistics from micro-batches: there,
+    computing again comes first. `data` is as for `memfit.estimate`. The model stays as it is; pass the plan
+    to `memfit.fit`. `on_stage` is told what is being done.
+
+    >>> plan = memfit.plan(model, batch_size=64, budget="400MiB")
+    >>> plan.chosen.micro_batch_size, plan.chosen.relative_time
+    (32, 1.02)
+    """
+    size = _checked_samples(batch_size, InvalidBatchSize)
+    budget_bytes = parse_size(budget, "budget") if budget is not None else find_budget(None).budget_bytes
+    load_keras()
+    from memfit.planning import Wish, check_levers, make_plan
+
+    levers = check_levers((allow,) if isinstance(allow, str) else tuple(allow))
+    return make_plan(model, Wish(size, budget_bytes, levers, data), on_stage)
 
 
 def estimate(

@@ -14,6 +14,8 @@ MemfitError
 ├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
 ├── CannotGuard                         training that memfit cannot guard exactly
 ├── InvalidBatchSize (ValueError)       not a number of samples
+├── InvalidLever (ValueError)           not a lever that a plan can pull
+├── WrongPlan (ValueError)              a plan for another model, other batches, other versions
 ├── CannotEstimate                      a step whose memory nobody can know beforehand
 ├── InvalidTarget (ValueError)          a TARGET that names nothing: no colon, no name
 │   └── TargetNotFound                  ... that is there: no such file, module or name
@@ -253,6 +255,32 @@ class InvalidBatchSize(MemfitError, ValueError):
             f"{received!r} is not a batch size.",
             f"Expected a whole number of at least 1, received {received!r}.",
             suggestion=f"{name} 32" if on_command_line else "memfit.estimate(model, batch_size=32)",
+        )
+
+
+class InvalidLever(MemfitError, ValueError):
+    """Not a lever that a plan can pull."""
+
+    exit_code = 2
+
+    def __init__(self, received: object, *, known: Sequence[str]) -> None:
+        self.received = received
+        super().__init__(
+            f"{received!r} is not a lever.",
+            f"Expected some of {', '.join(known)}, received {received!r}.",
+            suggestion=f"allow={tuple(known)!r}",
+        )
+
+
+class WrongPlan(MemfitError, ValueError):
+    """A plan for another model, for other batches, or made with other versions."""
+
+    def __init__(self, what: str, *, expected: object, received: object, batch_size: int) -> None:
+        self.expected, self.received = expected, received
+        super().__init__(
+            f"this plan was made for {what}; nothing was applied.",
+            f"Expected {expected}, received {received}.",
+            suggestion=f"plan = memfit.plan(model, batch_size={batch_size}, budget=...)",
         )
 
 

@@ -399,4 +399,5 @@ class Plan(Record):
     alternatives: tuple[Choice, ...] = ()
     ladder: tuple[Choice, ...] = ()  # what to fall back on, each smaller than the one before
     left_out: tuple[str, ...] = ()
+    fingerprint: str = ""  # of the model and the versions that it was made for
     seconds: float = 0.0

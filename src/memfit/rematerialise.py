@@ -17,7 +17,7 @@ from memfit.models.calls import calls_of
 from memfit.plans.cuts import Cuts, CutSearch
 from memfit.programs.layers import layer_graph
 from memfit.programs.sublayers import Sublayers, sublayers_worth_cutting
-from memfit.records import LayerGraph
+from memfit.records import Cut, LayerGraph
 from memfit.runs.remats import Remat, cut_functional, cut_layer, remat_of
 from memfit.spans import Span
 from memfit.units import format_size
@@ -93,7 +93,7 @@ def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
     graph = layer_graph(model, keras.tree.flatten(specs))
     cuts = _cuts(graph, room, levels)
     return _Chosen(
-        cuts=[partial(cut_functional, *pair) for pair in _by_model(model, graph, cuts.spans)],
+        cuts=_cutting(model, cuts_of(graph, cuts.spans)),
         segments=len(cuts.spans),
         plain_bytes=cuts.plain_bytes,
         peak_bytes=cuts.peak_bytes,
@@ -115,15 +115,36 @@ def _cuts(graph: LayerGraph, room: float | None, levels: int) -> Cuts:
     return fitting[0] if fitting else min(deeper, key=lambda cuts: cuts.peak_bytes)
 
 
-def _by_model(model: Any, graph: LayerGraph, spans: tuple[Span, ...]) -> list[tuple[Any, list[Span]]]:
-    """Spans over all calls as spans of positions in the nested models that they are in."""
-    found: dict[tuple[int, ...], list[Span]] = {}
+def cuts_of(graph: LayerGraph, spans: tuple[Span, ...]) -> tuple[Cut, ...]:
+    """Spans over all calls as positions in the nested models that they are in."""
+    found = []
     for start, stop in spans:
         first, last = graph.calls[start].path, graph.calls[stop - 1].path
         depth = next((d for d, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first) - 1)
         depth = _depth(graph, start, stop, depth)
-        found.setdefault(first[:depth], []).append((first[depth], last[depth] + 1))
-    return [(_nested(model, path), within) for path, within in found.items()]
+        found.append(Cut(first[:depth], first[depth], last[depth] + 1))
+    return tuple(found)
+
+
+def apply_cuts(model: Any, cuts: tuple[Cut, ...]) -> Remat:
+    """Cut a Functional or Sequential model in place, as a plan says."""
+    return Remat(
+        model,
+        segments=len(cuts),
+        plain_bytes=0,
+        peak_bytes=0,
+        extra_time=0.0,
+        left_plain=(),
+        _cuts=tuple(_cutting(model, cuts)),
+    ).apply()
+
+
+def _cutting(model: Any, cuts: tuple[Cut, ...]) -> list[Callable[[], Any]]:
+    """A context for each nested model in which it is cut."""
+    found: dict[tuple[int, ...], list[Span]] = {}
+    for cut in cuts:
+        found.setdefault(cut.path, []).append((cut.start, cut.stop))
+    return [partial(cut_functional, _nested(model, path), within) for path, within in found.items()]
 
 
 def _depth(graph: LayerGraph, start: int, stop: int, depth: int) -> int:

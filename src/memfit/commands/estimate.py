@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import json_option, output_option, output_set_aside, quiet_option, show
-from memfit.errors import InvalidBatchSize
+from memfit.commands.options import (
+    count_of,
+    json_option,
+    output_option,
+    output_set_aside,
+    quiet_option,
+    show,
+)
 
 if TYPE_CHECKING:
     from memfit.records import Call, Estimate, Estimates
@@ -66,7 +72,7 @@ def estimate(
 
     sizes = _sizes(batch, budget, largest=largest)
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
-    micro_batch_size = None if micro_batch is None else _size(micro_batch, "--micro-batch")
+    micro_batch_size = None if micro_batch is None else count_of(micro_batch, "--micro-batch")
     how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
     where, data_where = find_model(target), None if data is None else find_data(data)
     check_installed()
@@ -88,13 +94,7 @@ def _sizes(batch: str | None, budget: str | None, *, largest: bool) -> list[int]
         raise click.UsageError("--largest needs a --budget.")
     if largest == (batch is not None):
         raise click.UsageError("Give one of --batch and --largest.")
-    return [] if batch is None else [_size(text.strip(), "--batch") for text in batch.split(",")]
-
-
-def _size(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise InvalidBatchSize(text, name=name)
-    return int(text)
+    return [] if batch is None else [count_of(text.strip(), "--batch") for text in batch.split(",")]
 
 
 def _estimate(

@@ -13,6 +13,7 @@ from memfit.commands.completion import completion
 from memfit.commands.demo import demo
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
+from memfit.commands.plan import plan
 from memfit.errors import MemfitError
 from memfit.version import __version__
 
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, estimate, completion):
+for _command in (demo, doctor, estimate, plan, completion):
     cli.add_command(_command)
 
 

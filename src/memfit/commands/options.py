@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from memfit.errors import CannotWrite
+from memfit.errors import CannotWrite, InvalidBatchSize
 from memfit.roundtrips import Record
 
 R = TypeVar("R", bound=Record)
@@ -71,3 +71,10 @@ def output_set_aside() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def count_of(text: str, name: str) -> int:
+    """The value of an option that is a number of samples."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InvalidBatchSize(text, name=name)
+    return int(text)

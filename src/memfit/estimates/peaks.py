@@ -20,10 +20,10 @@ _BELOW = 1.04  # what runs differ by beyond what simulations do, downwards and u
 _ABOVE = {"graph": 1.13, "xla": 1.04}
 
 
-def estimate(program: Program, *, workers: int | None = None) -> Estimate:
-    """What a warm step of a program needs."""
+def estimate(program: Program, *, workers: int | None = None, processes: int = _PROCESSES) -> Estimate:
+    """What a warm step of a program needs, as seen in up to so many simulated processes."""
     workers = workers or os.cpu_count() or 1
-    steps = _simulated(program, workers)
+    steps = _simulated(program, workers, processes)
     typical = sorted(steps, key=lambda step: step.peak_bytes)[(len(steps) - 1) // 2]
     peaks = [step.peak_bytes for step in steps]
     holders = typical.holders()
@@ -40,10 +40,10 @@ def estimate(program: Program, *, workers: int | None = None) -> Estimate:
     )
 
 
-def _simulated(program: Program, workers: int) -> list[StepMemory]:
+def _simulated(program: Program, workers: int, processes: int) -> list[StepMemory]:
     """Warm steps of as many processes as it takes to see how they differ."""
     steps = _warm_steps(program, workers, 0)
-    for seed in range(1, 1 if program.method == "xla" else _PROCESSES):
+    for seed in range(1, 1 if program.method == "xla" else processes):
         steps += _warm_steps(program, workers, seed)
         peaks = [step.peak_bytes for step in steps]
         if max(peaks) <= _ALIKE * min(peaks):

@@ -65,6 +65,11 @@ class Hosts:
         return {_NAME + method: np.arange(arrays.count)}
 
 
+def takes_batch_size(x: Any) -> bool:
+    """Whether Keras makes batches of this itself: arrays, not batches already."""
+    return x is not None and can_stay_on_host((_as_arrays(x), None, None))
+
+
 def _as_arrays(data: Any) -> Any:
     """Pandas objects and tensors of the CPU as the arrays that they are made of; all else as it is."""
 

@@ -1,0 +1,79 @@
+"""`memfit plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memfit.commands.options import (
+    count_of,
+    json_option,
+    output_option,
+    output_set_aside,
+    quiet_option,
+    show,
+)
+
+if TYPE_CHECKING:
+    from memfit.records import Plan
+
+
+@click.command(epilog="Example: memfit plan train.py:model --batch 64 --budget 400MiB")
+@click.argument("target")
+@click.option("--batch", metavar="N", required=True, help="The batch size, which stays.")
+@click.option("--budget", metavar="SIZE", help="The memory there is; else that of this machine.")
+@click.option(
+    "--allow",
+    metavar="LEVER[,LEVER]",
+    default="micro_batch,remat",
+    show_default=True,
+    help="What may be done: split batches, compute activations again.",
+)
+@click.option(
+    "--data", metavar="TARGET", help="A batch, a dataset or specs, where the model alone leaves it open."
+)
+@json_option
+@output_option
+@quiet_option
+def plan(
+    target: str,
+    batch: str,
+    budget: str | None,
+    allow: str,
+    data: str | None,
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+) -> None:
+    """Find the fastest way to train in a budget, without running a step.
+
+    The batch size stays: batches are split into micro-batches whose gradients add up, and activations are
+    computed again instead of being kept, as far as it takes. Nothing is trained and nothing changed.
+
+    TARGET is as for memfit estimate. The exit code is 3 if nothing fits.
+    """
+    from memfit.commands.imports import user_code
+    from memfit.commands.progress import waiting
+    from memfit.commands.targets import find_data, find_model, load_data, load_model
+    from memfit.devices import check_installed
+    from memfit.reports.plans import show_plan
+    from memfit.units import parse_size
+
+    size = count_of(batch, "--batch")
+    budget_bytes = None if budget is None else parse_size(budget, "--budget")
+    levers = tuple(name.strip() for name in allow.split(","))
+    where, data_where = find_model(target), None if data is None else find_data(data)
+    check_installed()
+
+    def make() -> Plan:
+        from memfit import api
+
+        with output_set_aside(), waiting(f"Loading {target}", quiet=quiet or as_json) as tell:
+            model, samples = load_model(where), None if data_where is None else load_data(data_where)
+            suggestion = "model.train_on_batch(x, y), which raises the same"
+            with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
+                return api.plan(model, size, budget_bytes, allow=levers, data=samples, on_stage=tell)
+
+    show(make, show_plan, as_json=as_json, output=output)

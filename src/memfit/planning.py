@@ -1,0 +1,197 @@
+"""Model + budget -> Plan: one trace, a search over levers on it, and the winner traced for real."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.errors import DoesNotFit, InvalidLever, WrongPlan
+from memfit.estimates.peaks import estimate
+from memfit.foresight import Foresight, foresee
+from memfit.garbage import no_collection
+from memfit.models import internals
+from memfit.models.specs import training_specs
+from memfit.plans.micro_batches import in_micro_batches
+from memfit.plans.search import Candidate, Found, Search, Weighed
+from memfit.plans.sizes import Sizes
+from memfit.programs.layers import layer_graph
+from memfit.programs.traces import specs_at
+from memfit.programs.training import check_model
+from memfit.records import Choice, LayerGraph, Lever, Plan, Program
+from memfit.rematerialise import apply_cuts, cuts_of
+from memfit.runs.computations import ModelStep
+from memfit.runs.remats import remat_of
+from memfit.units import format_size
+from memfit.version import __version__
+
+LEVERS: tuple[Lever, ...] = ("micro_batch", "remat")
+
+_SMALLER = 4  # the second batch size that is read is so many times smaller
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a plan is asked for."""
+
+    batch_size: int
+    budget_bytes: int
+    allow: tuple[Lever, ...] = LEVERS
+    data: Any = None
+
+
+def check_levers(allow: tuple[str, ...]) -> tuple[Lever, ...]:
+    """Raise unless all of them can be pulled."""
+    for name in allow:
+        if name not in LEVERS:
+            raise InvalidLever(name, known=LEVERS)
+    return tuple(lever for lever in LEVERS if lever in allow)
+
+
+def fingerprint_of(model: Any) -> str:
+    """What a plan depends on of a model: kinds of layers, shapes and types of weights, and versions."""
+    parts = [
+        *(type(layer).__name__ for layer in internals.all_layers(model)),
+        *(f"{tuple(variable.shape)} {variable.dtype}" for variable in model.weights),
+        *(f"{tuple(tensor.shape)}" for tensor in keras.tree.flatten(getattr(model, "inputs", None) or [])),
+        type(model.optimizer).__name__ if model.compiled else "",
+        tf.__version__,
+        keras.__version__,
+        __version__,
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def check_plan(model: Any, plan: Plan, batch_size: int | None) -> None:
+    """Raise unless a plan was made for this model, these versions, and batches of this size if it is said."""
+    fingerprint, size = fingerprint_of(model), plan.batch_size
+    if plan.fingerprint != fingerprint:
+        what = "another model, or with other versions"
+        raise WrongPlan(what, expected=fingerprint, received=plan.fingerprint or "none", batch_size=size)
+    if batch_size is not None and batch_size != size:
+        expected, received = f"batch_size={size}", f"batch_size={batch_size}"
+        raise WrongPlan("other batches", expected=expected, received=received, batch_size=batch_size)
+
+
+def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what: None) -> Plan:
+    """The fastest way to train a model in a budget; nothing is run, and the model stays as it is."""
+    began = time.perf_counter()
+    check_model(model)
+    with no_collection():
+        searched = _search(model, wish, tell)
+        found = searched.found
+        choices = [_choice(model, candidate, searched.layers) for candidate in found.fitting]
+        for place, choice in enumerate(choices):
+            tell("Tracing the plan for real")
+            chosen = _checked(model, wish, choice, searched.foresight)
+            if chosen.safe_bytes <= wish.budget_bytes:
+                return Plan(
+                    budget_bytes=wish.budget_bytes,
+                    batch_size=wish.batch_size,
+                    fits_as_is=found.plain.weighed.safe_bytes <= wish.budget_bytes,
+                    chosen=chosen,
+                    alternatives=tuple(choices[:place] + choices[place + 1 :]),
+                    ladder=tuple(one for one in choices if one.safe_bytes < chosen.safe_bytes),
+                    left_out=searched.left_out,
+                    fingerprint=fingerprint_of(model),
+                    seconds=time.perf_counter() - began,
+                )
+    raise _nothing_fits(wish, found)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """What the search has found, and what it went by."""
+
+    found: Found
+    foresight: Foresight
+    layers: LayerGraph | None
+    left_out: tuple[str, ...]
+
+
+def _search(model: Any, wish: Wish, tell: Callable[[str], None]) -> _Searched:
+    tell("Tracing a step")
+    foresight = foresee(model, wish.data)
+    whole = foresight.at(wish.batch_size)
+    sizes = Sizes(foresight.at(max(1, wish.batch_size // _SMALLER)), whole)
+    left_out = list(whole.left_out)
+    may_split, may_cut = (lever in wish.allow for lever in LEVERS)
+    reason = ModelStep(model, "train_step").why_not_split() if may_split and model.compiled else None
+    if reason is not None:
+        left_out.append(f"micro-batches: {reason}")
+    if may_cut and (reason := _why_not_cut(model)) is not None:
+        may_cut = False
+        left_out.append(f"rematerialisation: {reason}")
+    tell("Looking for cuts")
+    layers = layer_graph(model, _inputs(model, wish)) if may_cut else None
+    tell("Weighing ways to train")
+    may_split = may_split and not any(note.startswith("micro-batches") for note in left_out)
+    search = Search(sizes, wish.batch_size, _weigh, layers=layers, may_split=may_split)
+    return _Searched(search.within(wish.budget_bytes), foresight, layers, tuple(left_out))
+
+
+def _why_not_cut(model: Any) -> str | None:
+    if remat_of(model) is not None:
+        return "the model is rematerialised already"
+    if internals.functional_of(model) is None:
+        return "the model is not Functional or Sequential; memfit.remat(model) may cut its layers"
+    return None
+
+
+def _inputs(model: Any, wish: Wish) -> list[Any]:
+    specs = specs_at(training_specs(model, wish.data), wish.batch_size)
+    flat: list[Any] = keras.tree.flatten(specs[0])
+    return flat
+
+
+def _weigh(program: Program) -> Weighed:
+    found = estimate(program, processes=1)
+    return Weighed(found.peak_bytes, found.safe_bytes)
+
+
+def _checked(model: Any, wish: Wish, choice: Choice, plain: Foresight) -> Choice:
+    """A choice as it really is: the model cut and traced anew, read at the size of the micro-batch."""
+    if choice.remat is None:
+        program = plain.at(choice.micro_batch_size)
+    else:
+        with apply_cuts(model, choice.remat):
+            program = foresee(model, wish.data).at(choice.micro_batch_size)
+    if choice.micro_batch_size < wish.batch_size:
+        program = in_micro_batches(program, wish.batch_size)
+    found = estimate(program)
+    return dataclasses.replace(choice, peak_bytes=found.peak_bytes, safe_bytes=found.safe_bytes)
+
+
+def _choice(model: Any, candidate: Candidate, layers: LayerGraph | None) -> Choice:
+    cuts = () if layers is None else cuts_of(layers, candidate.spans)
+    return Choice(
+        micro_batch_size=candidate.micro_batch_size,
+        accumulation_steps=candidate.accumulation_steps,
+        remat=cuts or None,
+        precision=model.dtype_policy.name,
+        jit_compile=bool(model.compiled and model.jit_compile),
+        peak_bytes=candidate.weighed.peak_bytes,
+        safe_bytes=candidate.weighed.safe_bytes,
+        relative_time=round(candidate.relative_time, 3),
+        exact=candidate.exact,
+        notes=candidate.notes,
+    )
+
+
+def _nothing_fits(wish: Wish, found: Found) -> DoesNotFit:
+    smallest, as_is = found.smallest, found.plain.weighed.safe_bytes
+    enough = -(-smallest.weighed.safe_bytes >> 20)
+    how = f"micro-batches of {smallest.micro_batch_size}, {len(smallest.spans)} segments computed again"
+    return DoesNotFit(
+        f"nothing allowed fits a batch of {wish.batch_size} in {format_size(wish.budget_bytes)}.",
+        f"As it is it needs up to {as_is:,} bytes ({format_size(as_is)}).",
+        f"The smallest found needs up to {smallest.weighed.safe_bytes:,} bytes ({how}).",
+        suggestion=f'memfit.plan(model, {wish.batch_size}, budget="{enough}MiB")',
+        limit_bytes=wish.budget_bytes,
+    )

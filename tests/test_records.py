@@ -6,6 +6,8 @@ import pytest
 
 from memfit.records import (
     Budget,
+    Choice,
+    Cut,
     Demo,
     DemoRow,
     DeviceMemory,
@@ -26,6 +28,7 @@ from memfit.records import (
     OutOfMemory,
     Package,
     Parts,
+    Plan,
     Probe,
     Program,
     ProgramVariable,
@@ -49,6 +52,8 @@ ESTIMATE = Estimate(
     ("a note",),
     0.5,
 )
+CHOICE = Choice(16, 4, (Cut((), 0, 3), Cut((2,), 1, 4)), "float32", False, 900, 950, 1.31, True, ("a note",))
+PLAIN_CHOICE = dataclasses.replace(CHOICE, remat=None)
 EXAMPLES: list[Record] = [
     DeviceMemory("CPU:0", 1, 2),
     HostMemory(100, 50, 80, 30),
@@ -85,6 +90,10 @@ EXAMPLES: list[Record] = [
     Probe((KernelScratch("dense/MatMul", 64.0, 0.5),), ("a kernel that did not run",)),
     ESTIMATE,
     Estimates((ESTIMATE, dataclasses.replace(ESTIMATE, batch_size=32))),
+    CHOICE,
+    Plan(
+        1024, 64, False, CHOICE, (dataclasses.replace(CHOICE, remat=None),), (CHOICE,), ("a note",), "1f", 2.5
+    ),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
 ]

@@ -1,4 +1,4 @@
-"""`memfit estimate` on real models: all commands run one after the other in one process."""
+"""`memfit estimate` and `memfit plan` on real models: all commands run one after the other in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from limited import QUIET, run_limited
-from memfit.records import Estimate, Estimates
+from memfit.records import Estimate, Estimates, Plan
 from once import computed_once
 
 pytestmark = pytest.mark.real
@@ -138,13 +138,23 @@ COMMANDS = {
     "empty": "empty.keras --batch 8 --json",
 }  # fmt: skip
 
+PLANS = {
+    "plan": f"{TRAIN}:model --batch 10000 --budget 200MiB --json --output plan.json",
+    "plan in words": f"{TRAIN}:model --batch 10000 --budget 200MiB",
+    "plan that is none": f"{TRAIN}:model --batch 8 --budget 1GiB",
+    "no plan": f"{TRAIN}:model --batch 8 --budget 10KiB --json",
+    "no lever": f"{TRAIN}:model --batch 8 --budget 1GiB --allow magic",
+    "no batch": f"{TRAIN}:model --batch 0 --budget 1GiB",
+}
 
-def run_commands(folder: str, commands: dict[str, str]) -> dict[str, dict[str, Any]]:
+
+def run_commands(folder: str, commands: dict[str, str], plans: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Exit code, output and errors of each command."""
     os.chdir(folder)
     os.environ["COLUMNS"] = "80"
     _save_models()
     found = {name: _run(command.split()) for name, command in commands.items()}
+    found |= {name: _run(command.split(), "plan") for name, command in plans.items()}
     if "largest" in found:
         size = json.loads(found["largest"]["output"])["batch_size"]
         around = ["--batch", f"{size},{size + 1}", "--budget", "8MiB", "--json"]
@@ -152,12 +162,12 @@ def run_commands(folder: str, commands: dict[str, str]) -> dict[str, dict[str, A
     return found
 
 
-def _run(arguments: list[str]) -> dict[str, Any]:
+def _run(arguments: list[str], command: str = "estimate") -> dict[str, Any]:
     from memfit.commands.main import run
 
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with _redirected(output.fileno(), 1), _redirected(errors.fileno(), 2):
-            code = run(["estimate", *arguments])
+            code = run([command, *arguments])
         output.seek(0)
         errors.seek(0)
         return {"code": code, "output": output.read(), "errors": errors.read()}
@@ -206,7 +216,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for name, text in FILES.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(textwrap.dedent(text))
-        results = run_limited(run_commands, None, folder=str(folder), commands=COMMANDS)
+        results = run_limited(run_commands, None, folder=str(folder), commands=COMMANDS, plans=PLANS)
         return {"folder": str(folder), "results": results}
 
     return computed_once("estimate", make)  # type: ignore[no-any-return]
@@ -237,6 +247,39 @@ def test_one_batch_size_is_an_estimate_record(results: dict[str, Any], folder: P
     assert found.batch_size == 8
     assert found.safe_bytes > found.peak_bytes > 3 * 17 * 4096 * 4  # weights and two of Adam
     assert Estimate.from_json((folder / "out.json").read_text()) == found
+
+
+def test_a_plan_is_a_record(results: dict[str, Any], folder: Path) -> None:
+    assert results["plan"]["code"] == 0, results["plan"]["errors"]
+    written = json.loads(results["plan"]["output"])
+    promised = ["schema", "kind", "budget_bytes", "batch_size", "fits_as_is", "chosen", "alternatives"]
+    assert [name for name in written if name in promised] == promised
+    of_choice = [
+        "micro_batch_size", "accumulation_steps", "remat", "precision", "jit_compile", "peak_bytes",
+        "safe_bytes", "relative_time", "exact", "notes",
+    ]  # fmt: skip
+    assert list(written["chosen"]) == of_choice
+    plan = Plan.from_json(results["plan"]["output"])
+    assert Plan.from_json((folder / "plan.json").read_text()) == plan
+    assert not plan.fits_as_is
+    assert (
+        plan.chosen.micro_batch_size < 10_000 <= plan.chosen.micro_batch_size * plan.chosen.accumulation_steps
+    )
+    assert plan.chosen.safe_bytes <= plan.budget_bytes
+
+
+def test_a_plan_in_words(results: dict[str, Any]) -> None:
+    text = results["plan in words"]["output"]
+    assert text.startswith("To train on batches of 10000 in 200.0 MiB: micro-batches of ")
+    assert 'plan = memfit.plan(model, batch_size=10000, budget="200MiB")' in text
+    assert results["plan that is none"]["output"].startswith("A batch of 8 fits 1.0 GiB as it is.")
+
+
+@pytest.mark.parametrize(("name", "code"), [("no plan", 3), ("no lever", 2), ("no batch", 2)])
+def test_plans_that_cannot_be_made(results: dict[str, Any], name: str, code: int) -> None:
+    assert results[name]["code"] == code
+    assert results[name]["output"] == ""
+    assert "  Try: " in results[name]["errors"]
 
 
 def test_a_probe_is_made_when_it_is_asked_for(results: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
     )  # type: ignore[call-overload]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("doctor",), ("estimate",), ("completion",)])
+@pytest.mark.parametrize("command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("completion",)])
 def test_help(command: tuple[str, ...]) -> None:
     result = memfit(*command, "--help")
     assert (result.returncode, result.stderr) == (0, "")

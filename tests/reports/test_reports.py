@@ -10,6 +10,8 @@ import pytest
 from golden import check_golden, render
 from memfit.records import (
     Budget,
+    Choice,
+    Cut,
     Demo,
     DemoRow,
     Doctor,
@@ -21,11 +23,13 @@ from memfit.records import (
     OutOfMemory,
     Package,
     Parts,
+    Plan,
 )
 from memfit.reports.bars import bar
 from memfit.reports.demos import show_demo
 from memfit.reports.doctors import show_doctor
 from memfit.reports.estimates import show_estimates
+from memfit.reports.plans import show_plan
 
 GOLDEN = Path(__file__).parent / "golden"
 MIB, GIB = 2**20, 2**30
@@ -83,6 +87,28 @@ ESTIMATE = Estimate(
     seconds=12.55,
 )
 SMALLER = dataclasses.replace(ESTIMATE, batch_size=8, peak_bytes=411_614_976, safe_bytes=435_917_414)
+
+
+CHOICE = Choice(16, 4, None, "float32", False, 320 * MIB, 371 * MIB, 1.02, True, ("Dropout draws anew.",))
+OTHERS = (
+    dataclasses.replace(CHOICE, micro_batch_size=32, accumulation_steps=2, remat=(Cut((), 0, 4),) * 5,
+                        relative_time=1.12, peak_bytes=300 * MIB, safe_bytes=340 * MIB),
+    dataclasses.replace(CHOICE, micro_batch_size=64, accumulation_steps=1, remat=(Cut((), 0, 9),) * 11,
+                        relative_time=1.29, peak_bytes=190 * MIB, safe_bytes=220 * MIB, exact=False),
+)  # fmt: skip
+PLAN = Plan(400 * MIB, 64, False, CHOICE, OTHERS, OTHERS, ("rematerialisation of one layer",), "1f", 12.3)
+
+
+def test_plan() -> None:
+    check_golden(GOLDEN / "plan.txt", render(show_plan(PLAN)))
+
+
+def test_plan_that_changes_nothing() -> None:
+    as_is = dataclasses.replace(
+        CHOICE, micro_batch_size=64, accumulation_steps=1, relative_time=1.0, notes=()
+    )
+    plan = dataclasses.replace(PLAN, fits_as_is=True, chosen=as_is, alternatives=(), ladder=(), left_out=())
+    check_golden(GOLDEN / "plan_as_is.txt", render(show_plan(plan)))
 
 
 def test_estimate() -> None:

@@ -1,0 +1,80 @@
+"""The search over levers, on a step made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from chains import MIB, chain, layers_of_chain
+
+from memfit.estimates.peaks import estimate
+from memfit.plans.search import Search, Weighed, even_sizes
+from memfit.plans.sizes import Sizes
+from memfit.records import Program, ProgramVariable
+
+BATCH = 64
+
+
+def weigh(program: Program) -> Weighed:
+    found = estimate(program, workers=1, processes=1)
+    return Weighed(found.peak_bytes, found.safe_bytes)
+
+
+def search(*, remat: bool = True, split: bool = True, normalises: bool = False) -> Search:
+    sizes = [chain(size) for size in (16, BATCH)]
+    if normalises:
+        statistics = ProgramVariable("norm/moving_mean", 4, "weight")
+        sizes = [dataclasses.replace(one, variables=(*one.variables, statistics)) for one in sizes]
+    layers = layers_of_chain(BATCH) if remat else None
+    return Search(Sizes(*sizes), BATCH, weigh, layers=layers, may_split=split)
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    found = search().within(1024 * MIB)
+    assert found.fitting == (found.plain,)
+    assert (found.plain.micro_batch_size, found.plain.spans, found.plain.relative_time) == (BATCH, (), 1.0)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
+def test_the_largest_micro_batch_that_fits_and_no_larger(share: float) -> None:
+    looking = search(remat=False)
+    budget = int(share * looking.candidate(BATCH, ()).weighed.safe_bytes)
+    (found,) = looking.within(budget).fitting
+    assert found.weighed.safe_bytes <= budget
+    larger = next(size for size in reversed(even_sizes(BATCH)) if size > found.micro_batch_size)
+    assert looking.candidate(larger, ()).weighed.safe_bytes > budget
+
+
+def test_without_leave_to_split_only_cuts_help() -> None:
+    looking = search(split=False)
+    found = looking.within(int(0.9 * looking.candidate(BATCH, ()).weighed.safe_bytes))
+    assert found.fitting
+    assert all(one.micro_batch_size == BATCH and one.spans for one in found.fitting)
+    assert all(one.relative_time > 1 for one in found.fitting)
+
+
+def test_the_fastest_comes_first_and_nobody_beats_another() -> None:
+    looking = search()
+    found = looking.within(int(0.6 * looking.candidate(BATCH, ()).weighed.safe_bytes)).fitting
+    times = [one.relative_time for one in found]
+    peaks = [one.weighed.peak_bytes for one in found]
+    assert times == sorted(times)
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_with_batch_normalization_cuts_come_before_splits() -> None:
+    looking = search(normalises=True)
+    found = looking.within(int(0.9 * looking.candidate(BATCH, ()).weighed.safe_bytes)).fitting
+    assert found[0].exact
+    assert found[0].micro_batch_size == BATCH
+    assert any("BatchNormalization" in note for one in found[1:] for note in one.notes)
+
+
+def test_where_nothing_fits_the_smallest_is_known() -> None:
+    found = search().within(MIB)
+    assert found.fitting == ()
+    assert found.smallest.micro_batch_size == 1
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert search().within(100 * MIB) == search().within(100 * MIB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,10 @@ from memfit.units import parse_size
 # Warnings are errors in children too, where they come from memfit's own modules.
 warnings.filterwarnings("error", module=r"memfit\b")
 
+_HOME = tempfile.TemporaryDirectory(prefix="memfit-home-")
+
 QUIET = {
+    "MEMFIT_HOME": _HOME.name,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",

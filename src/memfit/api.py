@@ -50,8 +50,8 @@ def fit(
     Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
     batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
     the last `fit` of this model ended; a Run: the sizes of that run, step by step), whose gradients add up
-    to those of the whole batch. With a `plan` training begins as it says, and its cuts are taken back at the
-    end. `budget` is recorded; what is enforced is the limit. The peak of the device is counted from here on.
+    to those of the whole batch. With a `budget`, training is planned first; with a `plan` it begins as that
+    says. Cuts are taken back at the end. What is enforced is the limit. The peak is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
     >>> history.run.micro_batch_size
@@ -60,12 +60,22 @@ def fit(
     load_keras()
     from memfit.runs.fits import fit_guarded
 
-    given = {"x": x, "y": y, **arguments}
+    given, in_effect = {"x": x, "y": y, **arguments}, _budget_in_effect(budget)
+    why_not = ""
+    if plan is None and budget is not None and micro_batch_size is None:
+        from memfit.planning import plan_for_fit
+
+        plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes)
     with contextlib.nullcontext() if plan is None else _planned(model, plan, given):
-        if plan is not None and micro_batch_size is None:
+        if plan is not None and plan.chosen.accumulation_steps > 1 and micro_batch_size is None:
             micro_batch_size = plan.chosen.micro_batch_size
         return fit_guarded(
-            model, budget=_budget_in_effect(budget), **_micro_batches(micro_batch_size), arguments=given
+            model,
+            budget=in_effect,
+            plan=plan,
+            notes=(f"No plan was made: {why_not}. The guard alone sees to it.",) if why_not else (),
+            **_micro_batches(micro_batch_size),
+            arguments=given,
         )
 
 

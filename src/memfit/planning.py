@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +14,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.errors import DoesNotFit, InvalidLever, WrongPlan
+from memfit import caches
+from memfit.errors import CannotEstimate, DoesNotFit, InvalidLever, WrongPlan
 from memfit.estimates.peaks import estimate
 from memfit.foresight import Foresight, foresee
 from memfit.garbage import no_collection
 from memfit.models import internals
-from memfit.models.specs import training_specs
+from memfit.models.specs import batch_specs, training_specs
 from memfit.plans.micro_batches import in_micro_batches
 from memfit.plans.search import Candidate, Found, Search, Weighed
 from memfit.plans.sizes import Sizes
@@ -27,6 +30,7 @@ from memfit.programs.training import check_model
 from memfit.records import Choice, LayerGraph, Lever, Plan, Program
 from memfit.rematerialise import apply_cuts, cuts_of
 from memfit.runs.computations import ModelStep
+from memfit.runs.hosts import as_arrays, takes_batch_size
 from memfit.runs.remats import remat_of
 from memfit.units import format_size
 from memfit.version import __version__
@@ -77,6 +81,55 @@ def check_plan(model: Any, plan: Plan, batch_size: int | None) -> None:
     if batch_size is not None and batch_size != size:
         expected, received = f"batch_size={size}", f"batch_size={batch_size}"
         raise WrongPlan("other batches", expected=expected, received=received, batch_size=batch_size)
+
+
+def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int) -> tuple[Plan | None, str]:
+    """A plan for a call of `fit`, from the cache if there is one; None and why where there is none."""
+    size, data = _batches(arguments)
+    if size is None:
+        return None, "the size of its batches is not known beforehand"
+    if not (model.compiled and model.built):
+        return None, "the model has not been built"
+    wish = Wish(size, budget_bytes, data=data)
+    key = _key(model, wish)
+    plan = None if key is None else caches.recall(Plan, key)
+    if plan is not None and plan.fingerprint == fingerprint_of(model):
+        return plan, ""
+    try:
+        plan = make_plan(model, wish)
+    except (CannotEstimate, DoesNotFit) as error:
+        return None, str(error).splitlines()[0].removesuffix(".")
+    if key is not None:
+        caches.keep(key, plan)
+    return plan, ""
+
+
+def _batches(arguments: dict[str, Any]) -> tuple[int | None, Any]:
+    """The size of the batches that `fit` is going to take, and specs of them."""
+    x = arguments["x"]
+    if takes_batch_size(x):
+        parts = (x, arguments.get("y"), arguments.get("sample_weight"))
+        kept = tuple(as_arrays(part) for part in parts if part is not None)
+        return arguments.get("batch_size") or 32, keras.tree.map_structure(lambda array: array[:1], kept)
+    if isinstance(x, tf.data.Dataset):
+        sizes = {spec.shape[0] for spec in keras.tree.flatten(x.element_spec) if spec.shape.rank}
+        return (sizes.pop(), x) if len(sizes) == 1 else (None, None)
+    return None, None
+
+
+def _key(model: Any, wish: Wish) -> str | None:
+    """What a plan depends on, in a few characters and without a trace; None for models made by code alone."""
+    if internals.functional_of(model) is None or type(model).train_step is not keras.Model.train_step:
+        return None
+    parts = [
+        fingerprint_of(model),
+        model.to_json(),
+        repr(model.get_compile_config()),
+        repr(batch_specs(wish.data)),
+        repr((wish.batch_size, wish.budget_bytes, wish.allow)),
+        repr((platform.machine(), os.cpu_count(), os.environ.get("TF_ENABLE_ONEDNN_OPTS"))),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what: None) -> Plan:

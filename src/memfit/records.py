@@ -93,6 +93,49 @@ class MicroBatchChange(Record):
     micro_batch_size: int
 
 
+Lever = Literal["micro_batch", "remat", "precision", "xla"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A segment of a model that is computed again: calls of a nested model, by position in our own order."""
+
+    path: tuple[int, ...]  # positions of the nested models that it is in
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Choice(Record):
+    """One way to train: what is done to the step, and what that comes to."""
+
+    micro_batch_size: int
+    accumulation_steps: int
+    remat: tuple[Cut, ...] | None
+    precision: str
+    jit_compile: bool
+    peak_bytes: int
+    safe_bytes: int
+    relative_time: float  # of a step, against the plain one
+    exact: bool  # whether the mathematics stay as they are
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan(Record):
+    """The fastest way to train within a budget, and others."""
+
+    budget_bytes: int
+    batch_size: int
+    fits_as_is: bool
+    chosen: Choice
+    alternatives: tuple[Choice, ...] = ()
+    ladder: tuple[Choice, ...] = ()  # what to fall back on, each smaller than the one before
+    left_out: tuple[str, ...] = ()
+    fingerprint: str = ""  # of the model and the versions that it was made for
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Run(Record):
     """What happened in one guarded training."""
@@ -103,6 +146,7 @@ class Run(Record):
     ooms: tuple[SurvivedOOM, ...] = ()
     peak_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    plan: Plan | None = None
 
     @property
     def micro_batch_size(self) -> int | None:
@@ -358,46 +402,3 @@ class Estimates(Record):
     """What a step will need at several batch sizes."""
 
     estimates: tuple[Estimate, ...]
-
-
-Lever = Literal["micro_batch", "remat", "precision", "xla"]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A segment of a model that is computed again: calls of a nested model, by position in our own order."""
-
-    path: tuple[int, ...]  # positions of the nested models that it is in
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Choice(Record):
-    """One way to train: what is done to the step, and what that comes to."""
-
-    micro_batch_size: int
-    accumulation_steps: int
-    remat: tuple[Cut, ...] | None
-    precision: str
-    jit_compile: bool
-    peak_bytes: int
-    safe_bytes: int
-    relative_time: float  # of a step, against the plain one
-    exact: bool  # whether the mathematics stay as they are
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Plan(Record):
-    """The fastest way to train within a budget, and others."""
-
-    budget_bytes: int
-    batch_size: int
-    fits_as_is: bool
-    chosen: Choice
-    alternatives: tuple[Choice, ...] = ()
-    ladder: tuple[Choice, ...] = ()  # what to fall back on, each smaller than the one before
-    left_out: tuple[str, ...] = ()
-    fingerprint: str = ""  # of the model and the versions that it was made for
-    seconds: float = 0.0

@@ -41,6 +41,7 @@ def _plain() -> list[list[float]]:
 
 def _planned() -> dict[str, Any]:
     import keras
+    import tensorflow as tf
 
     import memfit
     from memfit.errors import DoesNotFit, WrongPlan
@@ -74,6 +75,14 @@ def _planned() -> dict[str, Any]:
     seen["peak"] = [history.run.peak_bytes, plan.chosen.peak_bytes]
     seen["undone"] = remat_of(model)
     seen["weights"] = [weight.ravel().tolist() for weight in model.get_weights()]
+    for _ in range(2):
+        run = memfit.fit(model, x, x, batch_size=BATCH, budget=BUDGET, verbose=0).run
+        assert run.plan is not None
+        seen.setdefault("with a budget", []).append([run.plan.chosen == plan.chosen, len(run.ooms)])
+        seen.setdefault("planned in", []).append(run.plan.seconds)
+    unknown = tf.data.Dataset.from_tensor_slices((x, x)).batch(BATCH)
+    run = memfit.fit(model, unknown, budget=BUDGET, verbose=0).run
+    seen["without a plan"] = [run.plan, run.notes[0]]
     return seen
 
 
@@ -93,5 +102,12 @@ def test_a_plan_fits_and_trains_as_if_there_were_no_limit() -> None:
     really, expected = seen["peak"]
     assert 0.75 * expected < really < 1.25 * expected
     assert seen["undone"] is None
+    assert seen["with a budget"] == [[True, 0]] * 2
+    first, second = seen["planned in"]
+    assert first == second  # it was planned once and kept
+    assert seen["without a plan"] == [
+        None,
+        "No plan was made: the size of its batches is not known beforehand. The guard alone sees to it.",
+    ]
     for ours, plain in zip(seen["weights"], run_limited(_plain, None), strict=True):
         assert max(abs(a - b) for a, b in zip(ours, plain, strict=True)) < 2e-5

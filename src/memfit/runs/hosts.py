@@ -41,9 +41,7 @@ class Hosts:
 
         `validation`: also those that are held out, which is wrong for a model that evaluates in its own way.
         """
-        data: Structure = tuple(
-            map(_as_arrays, (arguments.get(name) for name in ("x", "y", "sample_weight")))
-        )
+        data: Structure = tuple(map(as_arrays, (arguments.get(name) for name in ("x", "y", "sample_weight"))))
         if can_stay_on_host(data) and _is_consistent(data):
             arguments, data = _with_class_weight(arguments, data)
             if data is not None and (validation or not arguments.get("validation_split")):
@@ -54,7 +52,7 @@ class Hosts:
         held_out = arguments.get("validation_data")
         if validation and isinstance(held_out, tuple | list):
             unpacked = keras.utils.unpack_x_y_sample_weight(tuple(held_out))
-            held = tuple(map(_as_arrays, unpacked))
+            held = tuple(map(as_arrays, unpacked))
             if can_stay_on_host(held) and _is_consistent(held):
                 arguments = {**arguments, "validation_data": (self._keep("validation", held),)}
         return arguments
@@ -67,10 +65,10 @@ class Hosts:
 
 def takes_batch_size(x: Any) -> bool:
     """Whether Keras makes batches of this itself: arrays, not batches already."""
-    return x is not None and can_stay_on_host((_as_arrays(x), None, None))
+    return x is not None and can_stay_on_host((as_arrays(x), None, None))
 
 
-def _as_arrays(data: Any) -> Any:
+def as_arrays(data: Any) -> Any:
     """Pandas objects and tensors of the CPU as the arrays that they are made of; all else as it is."""
 
     def convert(leaf: Any) -> Any:

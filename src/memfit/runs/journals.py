@@ -6,7 +6,7 @@ import logging
 
 from memfit.devices import device_memory, reset_peak
 from memfit.errors import NotMeasurable
-from memfit.records import Budget, MicroBatchChange, Run, SurvivedOOM
+from memfit.records import Budget, MicroBatchChange, Plan, Run, SurvivedOOM
 
 logger = logging.getLogger("memfit")
 
@@ -16,6 +16,7 @@ class Journal:
 
     def __init__(self, budget: Budget) -> None:
         self.steps = 0
+        self.plan: Plan | None = None
         self._budget = budget
         self._micro_batches: list[MicroBatchChange] = []
         self._ooms: list[SurvivedOOM] = []
@@ -30,6 +31,7 @@ class Journal:
             ooms=tuple(self._ooms),
             peak_bytes=read_peak(),
             notes=tuple(self._notes),
+            plan=self.plan,
         )
 
     def survived(self, oom: SurvivedOOM, note: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from memfit.plans.regions import makers_of, regions_of
 from memfit.plans.times import seconds_of_ops
 from memfit.records import Op, OpGraph, Program
+from memfit.sequences import CallSequence
 
 _MOST = 3  # micro-batches that are told apart: all others need what the second does
 _SECONDS_PER_PART = 2e-3  # to slice a batch and to call a graph
@@ -34,7 +35,7 @@ def in_micro_batches(program: Program, batch_size: int) -> Program:
     first = _part_of(graph, passes, graph.inputs, (*carried, *graph.outputs))
     update = _part_of(graph, sorted(regions.update), carried, ())
     count = -(-batch_size // program.batch_size)
-    sequence = _Sequence(list(program.bodies))
+    sequence = CallSequence(list(program.bodies))
     batch = sequence.make("Batch", [count * graph.tensors[tensor] for tensor in graph.inputs])
     gradients: tuple[int, ...] = ()
     numbers = [sequence.add(first), sequence.add(_adding(first, len(carried)))]
@@ -118,40 +119,3 @@ def _part_of(graph: OpGraph, chosen: Sequence[int], inputs: Sequence[int], outpu
         inputs=tuple(tensors[tensor] for tensor in inputs),
         outputs=tuple(tensors[tensor] for tensor in outputs if tensor in tensors),
     )
-
-
-class _Sequence:
-    """A graph of calls, each after the one before."""
-
-    def __init__(self, bodies: list[OpGraph]) -> None:
-        self.bodies = bodies
-        self._ops: list[Op] = []
-        self._tensors: list[int] = []
-
-    def add(self, body: OpGraph) -> int:
-        self.bodies.append(body)
-        return len(self.bodies) - 1
-
-    def make(self, kind: str, sizes: Sequence[int]) -> tuple[int, ...]:
-        made = self._new(sizes)
-        self._append(Op(kind, outputs=made, part="data", seconds=1e-6))
-        return made
-
-    def call(self, number: int, taken: Sequence[int]) -> tuple[int, ...]:
-        body = self.bodies[number]
-        made = self._new([body.tensors[tensor] for tensor in body.outputs])
-        self._append(Op("Call", inputs=tuple(taken), outputs=made, role="call", body=number, cheap=True))
-        return made
-
-    def graph(self, kept: Sequence[int]) -> OpGraph:
-        self._append(Op("NoOp", inputs=tuple(kept), cheap=True))
-        return OpGraph(tuple(self._ops), tuple(self._tensors))
-
-    def _new(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        begin = len(self._tensors)
-        self._tensors.extend(sizes)
-        return tuple(range(begin, len(self._tensors)))
-
-    def _append(self, op: Op) -> None:
-        after = (len(self._ops) - 1,) if self._ops else ()
-        self._ops.append(dataclasses.replace(op, after=after))

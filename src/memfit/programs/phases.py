@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +12,8 @@ from memfit.programs.labels import Labels
 from memfit.programs.probes import Candidates
 from memfit.programs.readings import Reader
 from memfit.programs.traces import Traced, described_variable
-from memfit.records import Op, OpGraph, Program
+from memfit.records import OpGraph, Program
+from memfit.sequences import CallSequence
 
 _MOST = 4  # micro-batches that are told apart: all others need what the second does
 
@@ -67,20 +67,24 @@ class PhasedTrace:
         count = -(-batch_size // micro_batch_size)
         variables = labels.in_order_of_creation(v for one in (*parts, *commits) for v in one.handles.values())
         reader = Reader(variables, labels, collect=collect)
-        sequence = _Sequence(reader)
+        sequence = CallSequence(reader.bodies)
         bodies = [one.read(reader, micro_batch_size) for one in parts]
+        numbers = [sequence.add(body) for body in bodies]
         batch = sequence.make("Batch", [count * size for size in _sizes(bodies[0], bodies[0].inputs)])
         places = [parts[0].outputs.index(tensor.name) for tensor in phases.slices]
         kept: list[int] = []
         for number in range(min(count, _MOST)):
-            outputs = sequence.call(bodies[min(number, 1)])
+            which = min(number, 1)
+            part = sequence.make("Part", _sizes(bodies[which], bodies[which].inputs))
+            outputs = sequence.call(numbers[which], part)
             kept.extend(outputs[place] for place in places)
         rows = [
             count * _rows(bodies[0], place, tensor)
             for place, tensor in zip(places, phases.slices, strict=True)
         ]
         for one in commits:
-            sequence.call(one.read(reader, rows if one.is_open else []), kept)
+            body = one.read(reader, rows if one.is_open else [])
+            sequence.call(sequence.add(body), sequence.make("Part", _sizes(body, body.inputs), kept))
             kept = []
         program = Program(
             batch_size=batch_size,
@@ -97,48 +101,6 @@ class PhasedTrace:
         with self._prepared() as (labels, phases):
             parts = [Traced(concrete) for concrete in (phases.first, phases.other)]
             return labels, phases, parts, [Traced(concrete) for concrete in phases.commits]
-
-
-class _Sequence:
-    """A graph of calls, each after the one before."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._ops: list[Op] = []
-        self._tensors: list[int] = []
-        self._numbers: dict[int, int] = {}  # of bodies
-
-    def make(self, kind: str, sizes: Sequence[int], taken: Sequence[int] = ()) -> tuple[int, ...]:
-        """Tensors of these sizes, made by one operation."""
-        made = self._new(sizes)
-        self._add(Op(kind, inputs=tuple(taken), outputs=made, part="data", seconds=1e-6))
-        return made
-
-    def call(self, body: OpGraph, taken: Sequence[int] = ()) -> tuple[int, ...]:
-        """Run a graph on inputs that are made for it, of what is taken; its outputs."""
-        given = self.make("Part", _sizes(body, body.inputs), taken)
-        made = self._new(_sizes(body, body.outputs))
-        if id(body) not in self._numbers:
-            self._numbers[id(body)] = self._reader.add_body(body)
-        number = self._numbers[id(body)]
-        self._add(
-            Op("StatefulPartitionedCall", inputs=given, outputs=made, role="call", body=number, cheap=True)
-        )
-        return made
-
-    def graph(self, kept: Sequence[int]) -> OpGraph:
-        """All of it; some tensors are kept until the end."""
-        self._add(Op("NoOp", inputs=tuple(kept), cheap=True))
-        return OpGraph(tuple(self._ops), tuple(self._tensors))
-
-    def _new(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        begin = len(self._tensors)
-        self._tensors.extend(sizes)
-        return tuple(range(begin, len(self._tensors)))
-
-    def _add(self, op: Op) -> None:
-        after = (len(self._ops) - 1,) if self._ops else ()
-        self._ops.append(dataclasses.replace(op, after=after))
 
 
 def _sizes(body: OpGraph, tensors: Sequence[int]) -> list[int]:

@@ -399,8 +399,8 @@ def test_data_says_what_the_model_leaves_open(results: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "messages"),
     [
-        ("wrong data", 1, [f"TargetFailed: {TRAIN}:model failed when its step was traced: ValueError: ",
-                           "16", "Try: model.train_on_batch(x, y)"]),
+        ("wrong data", 1, [f"TargetFailed: {TRAIN}:model failed when its step was traced: ",
+                           "Try: model.train_on_batch(x, y)"]),
         ("no data", 2, [f"WrongTarget: {TRAIN}:number is of type int, not a batch, a dataset or specs.\n",
                         f"Try: --data {TRAIN}:batch, with `batch = (x[:32], y[:32])` in it"]),
         ("a mixed batch", 2, [f"{TRAIN}:mixed is of type tuple with NoneType in it, not a batch, a"]),
@@ -482,6 +482,6 @@ def test_as_people_call_it(folder: Path) -> None:
         cwd=folder / "jobs", env={**os.environ, **QUIET}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Estimate.from_json(result.stdout).batch_size == 8
-    assert (
-        result.stderr == "printed while it was imported\nwritten below Python\nprinted while it was built\n"
-    )
+    # TensorFlow 2.18 has something to say of its own after it.
+    printed = "printed while it was imported\nwritten below Python\nprinted while it was built\n"
+    assert result.stderr.startswith(printed)

@@ -24,6 +24,8 @@ EXAMPLES: list[MemfitError] = [
     errors.CannotRematerialise("it has not been built", suggestion="model.build((None, 8))"),
     errors.CannotEstimate("it was never built", suggestion="model.build((None, 8))"),
     errors.InvalidBatchSize(0),
+    errors.InvalidLever("magic", known=("micro_batch", "remat")),
+    errors.WrongPlan("other batches", expected="batch_size=64", received="batch_size=8", batch_size=8),
     errors.InvalidTarget("train.py", title="TARGET", expected="file.py:name", suggestion="train.py:model"),
     errors.TargetNotFound(
         "train.py:modle", "the name modle in train.py", near=["model"], suggestion="train.py:model"

@@ -14,7 +14,8 @@ from collections import deque
 
 from memfit.estimates.allocators import Allocator, OutOfMemory
 from memfit.estimates.buffers import Buffers, StepMemory, Value
-from memfit.records import Op, OpGraph, Program, ProgramVariable
+from memfit.estimates.frames import Call, Frame, Ready, Task, Wiring
+from memfit.records import Op, Program, ProgramVariable
 
 _PARTS = {"weight": "weights", "optimizer": "optimizer", "other": "weights"}  # of variables
 
@@ -40,12 +41,12 @@ class Simulation:
         self.memory = Allocator(limit_bytes)
         self.memory.free(self.memory.allocate(1))  # the shape or seed of the first variable: a small region
         self.buffers = Buffers(self.memory)
-        self.wiring = _Wiring(program.graph, self.buffers, last_first=False)
+        self.wiring = Wiring(program.graph, self.buffers, last_first=False)
         in_loops = {
             op.body for graph in (program.graph, *program.bodies) for op in graph.ops if op.parallel > 1
         }
         self.bodies = [
-            _Wiring(body, self.buffers, last_first=number in in_loops and not loops_finish_first)
+            Wiring(body, self.buffers, last_first=number in in_loops and not loops_finish_first)
             for number, body in enumerate(program.bodies)
         ]
         self.workers, self.spread = workers, spread
@@ -94,92 +95,6 @@ class Simulation:
         return self._constants[id(op)]
 
 
-class _Wiring:
-    """A graph with who uses what, made once."""
-
-    def __init__(self, graph: OpGraph, buffers: Buffers, *, last_first: bool) -> None:
-        """Operations that become ready together are told in their order in the graph, or the last first."""
-        self.graph = graph
-        self.ops = graph.ops
-        self.owners = [buffers.owner(op.part, op.layer, op.line) for op in graph.ops]
-        self.cheap = [op.cheap for op in graph.ops]
-        self.calls = [op.role == "call" for op in graph.ops]
-        self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions
-        self.followers: list[list[int]] = [[] for _ in graph.ops]
-        for number in reversed(range(len(graph.ops))) if last_first else range(len(graph.ops)):
-            for place, tensor in enumerate(graph.ops[number].inputs):
-                self.users[tensor].append((number, place))
-            for other in graph.ops[number].after:
-                self.followers[other].append(number)
-        self.places: dict[int, list[int]] = {}  # tensor -> positions among the outputs
-        for place, tensor in enumerate(graph.outputs):
-            self.places.setdefault(tensor, []).append(place)
-        self.uses = [len(users) + len(self.places.get(t, ())) for t, users in enumerate(self.users)]
-        # The inputs of a call pass one by one, so that it does not wait for all of them.
-        self.waiting = [
-            len(op.after) + (0 if is_call else len(op.inputs))
-            for op, is_call in zip(graph.ops, self.calls, strict=True)
-        ]
-        self.roots = [
-            number for number, waiting in enumerate(self.waiting) if not (waiting or self.calls[number])
-        ]
-
-
-class _Frame:
-    """A graph that is running: what its tensors are so far."""
-
-    __slots__ = ("call", "calls", "left", "turn", "values", "waiting", "wiring")
-
-    def __init__(self, wiring: _Wiring, call: _Call | None = None, turn: int = 0) -> None:
-        self.wiring = wiring
-        self.values: list[Value] = [None] * len(wiring.users)
-        self.waiting = wiring.waiting.copy()
-        self.left = len(wiring.ops) + len(wiring.graph.inputs)
-        self.call, self.turn = call, turn  # whose it is, and which time of a loop
-        self.calls: dict[int, _Call] = {}
-
-
-class _Call:
-    """An operation that runs another graph, once or in a loop; what goes in and out passes one by one."""
-
-    def __init__(self, frame: _Frame, number: int, wiring: _Wiring) -> None:
-        self.frame, self.number, self.wiring = frame, number, wiring
-        self.op = frame.wiring.ops[number]
-        self.is_open = frame.waiting[number] == 0
-        self.held: list[tuple[int, int, Value]] = []  # turns, positions and values that have to wait
-        self.frames: dict[int, _Frame] = {}
-        self.oldest = 0
-
-
-_Task = tuple[_Frame, int]
-
-
-class _Ready:
-    """What has become ready when an operation ended: cheap ones run at once, then the last other one."""
-
-    def __init__(self, inline: deque[_Task], queue: deque[_Task]) -> None:
-        self._inline, self._queue = inline, queue
-        self._last: _Task | None = None
-
-    def add(self, frame: _Frame, number: int) -> None:
-        task = (frame, number)
-        if frame.wiring.cheap[number]:
-            self._inline.append(task)
-            return
-        if self._last is not None:
-            self._queue.appendleft(self._last)
-        self._last = task
-
-    def settle(self) -> None:
-        if self._last is None:
-            return
-        if self._inline:
-            self._queue.appendleft(self._last)
-        else:
-            self._inline.append(self._last)
-        self._last = None
-
-
 class _Run:
     """One step."""
 
@@ -190,11 +105,11 @@ class _Run:
         self._clock = 0.0
         self._started = 0
         # When each ends, in which order they started, who runs it, what it is, what it makes and needs.
-        self._running: list[tuple[float, int, int, _Task, list[Value], list[int]]] = []
+        self._running: list[tuple[float, int, int, Task, list[Value], list[int]]] = []
         self._idle = list(range(simulation.workers))
-        self._inline: list[deque[_Task]] = [deque() for _ in self._idle]
-        self._queues: list[deque[_Task]] = [deque() for _ in self._idle]
-        self._ready = [_Ready(*pair) for pair in zip(self._inline, self._queues, strict=True)]
+        self._inline: list[deque[Task]] = [deque() for _ in self._idle]
+        self._queues: list[deque[Task]] = [deque() for _ in self._idle]
+        self._ready = [Ready(*pair) for pair in zip(self._inline, self._queues, strict=True)]
         self._kept: list[int] = []
 
     def go(self) -> None:
@@ -210,8 +125,8 @@ class _Run:
         for buffer in self._kept:
             self._buffers.release(buffer)
 
-    def _begin(self) -> _Frame:
-        frame = _Frame(self._simulation.wiring)
+    def _begin(self) -> Frame:
+        frame = Frame(self._simulation.wiring)
         for root in frame.wiring.roots:
             self._random.choice(self._queues).append((frame, root))
         ready, owner = self._ready[0], self._buffers.owner("data")
@@ -258,14 +173,14 @@ class _Run:
                 return True
             self._finish(worker, task, outputs, scratch)
 
-    def _next_task(self, worker: int) -> _Task | None:
+    def _next_task(self, worker: int) -> Task | None:
         if self._queues[worker]:
             return self._queues[worker].popleft()
         return next((queue.pop() for queue in self._queues if queue), None)
 
     # Operations
 
-    def _start(self, frame: _Frame, number: int, op: Op) -> tuple[list[Value], list[int]]:
+    def _start(self, frame: Frame, number: int, op: Op) -> tuple[list[Value], list[int]]:
         """Take the memory that an operation needs: its outputs, and addresses of scratch."""
         inputs = [frame.values[tensor] for tensor in op.inputs]
         match op.role:
@@ -285,7 +200,7 @@ class _Run:
                 return [rest, last], []
         return [self._with_list(op, inputs)], []
 
-    def _compute(self, wiring: _Wiring, number: int, inputs: list[Value]) -> tuple[list[Value], list[int]]:
+    def _compute(self, wiring: Wiring, number: int, inputs: list[Value]) -> tuple[list[Value], list[int]]:
         buffers, sizes, op = self._buffers, wiring.graph.tensors, wiring.ops[number]
         outputs: list[Value] = [None] * len(op.outputs)
         for place in op.reuses:
@@ -356,7 +271,7 @@ class _Run:
         assert op.role == "join", op.role
         return buffers.joined(inputs)
 
-    def _finish(self, worker: int, task: _Task, outputs: list[Value], scratch: list[int]) -> None:
+    def _finish(self, worker: int, task: Task, outputs: list[Value], scratch: list[int]) -> None:
         """Pass an operation's outputs on, and let go of what it needed."""
         frame, number = task
         wiring, buffers = frame.wiring, self._buffers
@@ -380,7 +295,7 @@ class _Run:
         self._done(frame, number, ready)
         ready.settle()
 
-    def _pass_on(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
+    def _pass_on(self, frame: Frame, tensor: int, value: Value, ready: Ready) -> None:
         """A tensor of a graph is there, and all its uses are counted."""
         wiring, waiting = frame.wiring, frame.waiting
         frame.values[tensor] = value
@@ -395,14 +310,14 @@ class _Run:
             for place in wiring.places[tensor]:
                 self._pass_out(frame, place, value, ready)
 
-    def _arrive(self, frame: _Frame, tensor: int, value: Value, ready: _Ready) -> None:
+    def _arrive(self, frame: Frame, tensor: int, value: Value, ready: Ready) -> None:
         """A tensor comes from outside a graph."""
         if value is not None and value >= 0:
             self._buffers.uses[value] += frame.wiring.uses[tensor]
         self._pass_on(frame, tensor, value, ready)
         self._one_less(frame, ready)
 
-    def _done(self, frame: _Frame, number: int, ready: _Ready) -> None:
+    def _done(self, frame: Frame, number: int, ready: Ready) -> None:
         """An operation is done."""
         for follower in frame.wiring.followers[number]:
             frame.waiting[follower] -= 1
@@ -413,32 +328,32 @@ class _Run:
                     ready.add(frame, follower)
         self._one_less(frame, ready)
 
-    def _one_less(self, frame: _Frame, ready: _Ready) -> None:
+    def _one_less(self, frame: Frame, ready: Ready) -> None:
         frame.left -= 1
         if frame.left == 0 and frame.call is not None:
             self._ended(frame.call, ready)
 
     # Calls and loops
 
-    def _call(self, frame: _Frame, number: int) -> _Call:
+    def _call(self, frame: Frame, number: int) -> Call:
         if number not in frame.calls:
             body = frame.wiring.ops[number].body
             assert body is not None
-            frame.calls[number] = _Call(frame, number, self._simulation.bodies[body])
+            frame.calls[number] = Call(frame, number, self._simulation.bodies[body])
         return frame.calls[number]
 
-    def _open(self, call: _Call, ready: _Ready) -> None:
+    def _open(self, call: Call, ready: Ready) -> None:
         call.is_open = True
         if not call.op.inputs:
             self._turn(call, 0, ready)
         self._let_in(call, ready)
 
-    def _let_in(self, call: _Call, ready: _Ready) -> None:
+    def _let_in(self, call: Call, ready: Ready) -> None:
         held, call.held = call.held, []
         for turn, place, value in held:
             self._pass_in(call, turn, place, value, ready)
 
-    def _pass_in(self, call: _Call, turn: int, place: int, value: Value, ready: _Ready) -> None:
+    def _pass_in(self, call: Call, turn: int, place: int, value: Value, ready: Ready) -> None:
         """Hand a value with one use to a turn of a call, as soon as that may run."""
         if not call.is_open or turn - call.oldest >= call.op.parallel:
             call.held.append((turn, place, value))
@@ -448,16 +363,16 @@ class _Run:
         if value is not None and value >= 0:
             self._buffers.release(value)
 
-    def _turn(self, call: _Call, turn: int, ready: _Ready) -> _Frame:
+    def _turn(self, call: Call, turn: int, ready: Ready) -> Frame:
         """The graph that runs in a turn of a call, begun if it was not."""
         frame = call.frames.get(turn)
         if frame is None:
-            frame = call.frames[turn] = _Frame(call.wiring, call, turn)
+            frame = call.frames[turn] = Frame(call.wiring, call, turn)
             for root in call.wiring.roots:
                 ready.add(frame, root)
         return frame
 
-    def _pass_out(self, frame: _Frame, place: int, value: Value, ready: _Ready) -> None:
+    def _pass_out(self, frame: Frame, place: int, value: Value, ready: Ready) -> None:
         """Hand an output with one use to the next turn, to whoever called, or keep it until the end."""
         call = frame.call
         if call is not None and frame.turn + 1 < call.op.times:
@@ -474,7 +389,7 @@ class _Run:
             else:
                 self._buffers.release(value)
 
-    def _ended(self, call: _Call, ready: _Ready) -> None:
+    def _ended(self, call: Call, ready: Ready) -> None:
         """A turn is over: others may begin, and after the last the call is done."""
         while call.oldest in call.frames and call.frames[call.oldest].left == 0:
             del call.frames[call.oldest]

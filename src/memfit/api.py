@@ -58,14 +58,19 @@ def fit(
     16
     """
     load_keras()
+    from memfit.reports.plans import in_words
     from memfit.runs.fits import fit_guarded
 
     given, in_effect = {"x": x, "y": y, **arguments}, _budget_in_effect(budget)
-    why_not = ""
+    notes = []
     if plan is None and budget is not None and micro_batch_size is None:
         from memfit.planning import plan_for_fit
 
         plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes)
+        if plan is None:
+            notes.append(f"No plan was made: {why_not}. The guard alone sees to it.")
+    if plan is not None and not plan.fits_as_is:
+        notes.append(f"To stay within {format_size(plan.budget_bytes)}: {in_words(plan.chosen)}.")
     with contextlib.nullcontext() if plan is None else _planned(model, plan, given):
         if plan is not None and plan.chosen.accumulation_steps > 1 and micro_batch_size is None:
             micro_batch_size = plan.chosen.micro_batch_size
@@ -73,7 +78,7 @@ def fit(
             model,
             budget=in_effect,
             plan=plan,
-            notes=(f"No plan was made: {why_not}. The guard alone sees to it.",) if why_not else (),
+            notes=tuple(notes),
             **_micro_batches(micro_batch_size),
             arguments=given,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import platform
 import time
@@ -34,6 +35,8 @@ from memfit.runs.hosts import as_arrays, takes_batch_size
 from memfit.runs.remats import remat_of
 from memfit.units import format_size
 from memfit.version import __version__
+
+logger = logging.getLogger("memfit")
 
 LEVERS: tuple[Lever, ...] = ("micro_batch", "remat")
 
@@ -95,6 +98,7 @@ def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int) -> tu
     plan = None if key is None else caches.recall(Plan, key)
     if plan is not None and plan.fingerprint == fingerprint_of(model):
         return plan, ""
+    logger.info("Planning for batches of %d in %s.", size, format_size(budget_bytes))
     try:
         plan = make_plan(model, wish)
     except (CannotEstimate, DoesNotFit) as error:

@@ -70,6 +70,7 @@ def _planned() -> dict[str, Any]:
         except WrongPlan as error:
             seen.setdefault("wrong", []).append(str(error).splitlines()[0])
     history = memfit.fit(model, x, x, plan=memfit.Plan.from_json(plan.to_json()), shuffle=False, verbose=0)
+    seen["said"] = history.run.notes[0]
     seen["run"] = [len(history.run.ooms), history.run.steps, history.run.micro_batch_size]
     seen["plan"] = [plan.fits_as_is, plan.chosen.exact, plan.chosen.micro_batch_size]
     seen["peak"] = [history.run.peak_bytes, plan.chosen.peak_bytes]
@@ -98,6 +99,7 @@ def test_a_plan_fits_and_trains_as_if_there_were_no_limit() -> None:
     as_is, exact, micro_batch_size = seen["plan"]
     assert not as_is
     assert exact
+    assert seen["said"].startswith(f"To stay within 112.0 MiB: micro-batches of {micro_batch_size}, ")
     assert seen["run"] == [0, 2, micro_batch_size]  # no out-of-memory error
     really, expected = seen["peak"]
     assert 0.75 * expected < really < 1.25 * expected

@@ -34,7 +34,7 @@ def _headline(plan: Plan) -> Text:
     if plan.fits_as_is:
         said = f"A batch of {plan.batch_size} fits {budget} as it is."
     else:
-        said = f"To train on batches of {plan.batch_size} in {budget}: {_in_words(chosen)}."
+        said = f"To train on batches of {plan.batch_size} in {budget}: {in_words(chosen)}."
     slower = chosen.relative_time - 1
     time = (
         "as fast as without"
@@ -48,7 +48,8 @@ def _headline(plan: Plan) -> Text:
     )
 
 
-def _in_words(choice: Choice) -> str:
+def in_words(choice: Choice) -> str:
+    """What is done to a step, in a few words."""
     parts = []
     if choice.accumulation_steps > 1:
         parts.append(

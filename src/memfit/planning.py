@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from memfit import caches
 from memfit.errors import CannotEstimate, DoesNotFit, InvalidLever, WrongPlan
+from memfit.estimates.calibrations import what_is_unknown
 from memfit.estimates.peaks import estimate
 from memfit.foresight import Foresight, foresee
 from memfit.garbage import no_collection
@@ -40,6 +41,7 @@ logger = logging.getLogger("memfit")
 
 LEVERS: tuple[Lever, ...] = ("micro_batch", "remat")
 
+_TRIES = 6
 _SMALLER = 4  # the second batch size that is read is so many times smaller
 
 
@@ -137,60 +139,76 @@ def _key(model: Any, wish: Wish) -> str | None:
 
 
 def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what: None) -> Plan:
-    """The fastest way to train a model in a budget; nothing is run, and the model stays as it is."""
+    """The fastest way to train a model in a budget; nothing is run, and the model stays as it is.
+
+    What the search takes for a fit may need a little more when it is traced: then it aims lower.
+    """
     began = time.perf_counter()
     check_model(model)
     with no_collection():
-        searched = _search(model, wish, tell)
-        found = searched.found
-        choices = [_choice(model, candidate, searched.layers) for candidate in found.fitting]
-        for place, choice in enumerate(choices):
+        made = _searching(model, wish, tell)
+        aim = wish.budget_bytes
+        for _ in range(_TRIES):
+            found = made.search.within(aim)
+            if not found.fitting:
+                break
+            choices = [_choice(model, candidate, made.layers) for candidate in found.fitting]
             tell("Tracing the plan for real")
-            chosen = _checked(model, wish, choice, searched.foresight)
+            chosen = _checked(model, wish, choices[0], made.foresight)
             if chosen.safe_bytes <= wish.budget_bytes:
                 return Plan(
                     budget_bytes=wish.budget_bytes,
                     batch_size=wish.batch_size,
-                    fits_as_is=found.plain.weighed.safe_bytes <= wish.budget_bytes,
+                    fits_as_is=chosen.accumulation_steps == 1 and chosen.remat is None,
                     chosen=chosen,
-                    alternatives=tuple(choices[:place] + choices[place + 1 :]),
-                    ladder=tuple(one for one in choices if one.safe_bytes < chosen.safe_bytes),
-                    left_out=searched.left_out,
+                    alternatives=tuple(choices[1:]),
+                    ladder=tuple(one for one in choices[1:] if one.safe_bytes < chosen.safe_bytes),
+                    left_out=made.left_out,
                     fingerprint=fingerprint_of(model),
                     seconds=time.perf_counter() - began,
                 )
-    raise _nothing_fits(wish, found)
+            lower = int(aim * wish.budget_bytes / chosen.safe_bytes)
+            aim = min(lower, choices[0].safe_bytes - 1)
+    raise _nothing_fits(wish, made.search.within(0))
 
 
 @dataclass(frozen=True)
-class _Searched:
-    """What the search has found, and what it went by."""
+class _Searching:
+    """A search, and what it goes by."""
 
-    found: Found
+    search: Search
     foresight: Foresight
     layers: LayerGraph | None
     left_out: tuple[str, ...]
 
 
-def _search(model: Any, wish: Wish, tell: Callable[[str], None]) -> _Searched:
+def _searching(model: Any, wish: Wish, tell: Callable[[str], None]) -> _Searching:
     tell("Tracing a step")
     foresight = foresee(model, wish.data)
     whole = foresight.at(wish.batch_size)
     sizes = Sizes(foresight.at(max(1, wish.batch_size // _SMALLER)), whole)
-    left_out = list(whole.left_out)
-    may_split, may_cut = (lever in wish.allow for lever in LEVERS)
-    reason = ModelStep(model, "train_step").why_not_split() if may_split and model.compiled else None
-    if reason is not None:
-        left_out.append(f"micro-batches: {reason}")
-    if may_cut and (reason := _why_not_cut(model)) is not None:
-        may_cut = False
-        left_out.append(f"rematerialisation: {reason}")
+    why_not = {
+        "micro_batch": "XLA compiles the step" if whole.method == "xla" else _why_not_split(model),
+        "remat": "XLA compiles the step" if whole.method == "xla" else _why_not_cut(model),
+    }
+    usable = [lever for lever in wish.allow if why_not[lever] is None]
     tell("Looking for cuts")
-    layers = layer_graph(model, _inputs(model, wish)) if may_cut else None
+    layers = layer_graph(model, _inputs(model, wish)) if "remat" in usable else None
     tell("Weighing ways to train")
-    may_split = may_split and not any(note.startswith("micro-batches") for note in left_out)
-    search = Search(sizes, wish.batch_size, _weigh, layers=layers, may_split=may_split)
-    return _Searched(search.within(wish.budget_bytes), foresight, layers, tuple(left_out))
+    search = Search(
+        sizes.at if sizes.are_alike else foresight.at,
+        wish.batch_size,
+        _weigh,
+        layers=layers,
+        may_split="micro_batch" in usable,
+    )
+    unused = (f"{lever}, since {why_not[lever]}" for lever in wish.allow if lever not in usable)
+    left_out = (*whole.left_out, *what_is_unknown(whole), *unused)
+    return _Searching(search, foresight, layers, left_out)
+
+
+def _why_not_split(model: Any) -> str | None:
+    return ModelStep(model, "train_step").why_not_split() if model.compiled else None
 
 
 def _why_not_cut(model: Any) -> str | None:

@@ -49,9 +49,14 @@ def test_segments_are_computed_again_and_their_activations_not_kept() -> None:
 
 def test_a_program_at_two_sizes_is_known_at_all() -> None:
     sizes = Sizes(chain(8), chain(32))
+    assert sizes.are_alike
     assert sizes.at(8) is sizes.smaller
     assert sizes.at(20) == chain(20)
     assert sizes.at(64) == chain(64)
+
+
+def test_programs_that_are_not_the_same_graph_are_noticed() -> None:
+    assert not Sizes(chain(8), in_micro_batches(chain(8), 32)).are_alike
 
 
 def test_no_segments_change_nothing() -> None:

@@ -26,7 +26,7 @@ def search(*, remat: bool = True, split: bool = True, normalises: bool = False) 
         statistics = ProgramVariable("norm/moving_mean", 4, "weight")
         sizes = [dataclasses.replace(one, variables=(*one.variables, statistics)) for one in sizes]
     layers = layers_of_chain(BATCH) if remat else None
-    return Search(Sizes(*sizes), BATCH, weigh, layers=layers, may_split=split)
+    return Search(Sizes(*sizes).at, BATCH, weigh, layers=layers, may_split=split)
 
 
 def test_what_fits_is_left_as_it_is() -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from memfit.plans.cuts import CutSearch
 from memfit.plans.micro_batches import in_micro_batches, seconds_in_micro_batches
 from memfit.plans.remats import rematerialised
-from memfit.plans.sizes import Sizes
 from memfit.plans.times import seconds_of
 from memfit.records import LayerGraph, Program
 from memfit.spans import Span
@@ -63,20 +62,24 @@ class Search:
 
     def __init__(
         self,
-        sizes: Sizes,
+        program_at: Callable[[int], Program],
         batch_size: int,
         weigh: Callable[[Program], Weighed],
         *,
         layers: LayerGraph | None = None,
         may_split: bool = True,
     ) -> None:
-        """`layers` are for cutting; without them, or without leave to split, those levers stay unused."""
-        self._sizes, self._batch_size, self._weigh = sizes, batch_size, weigh
+        """`program_at` gives the plain step on batches of a size.
+
+        `layers` are for cutting; without them, or without leave to split, those levers stay unused.
+        """
+        self._program_at, self._batch_size, self._weigh = program_at, batch_size, weigh
         self._layers, self._may_split = layers, may_split
-        names = [variable.name for variable in sizes.larger.variables]
+        whole = program_at(batch_size)
+        names = [variable.name for variable in whole.variables]
         self._normalises = any(_NORMALISES in name for name in names)
         self._draws = any(_DRAWS in name for name in names)
-        self._plain_seconds = seconds_of(sizes.at(batch_size))
+        self._plain_seconds = seconds_of(whole)
         self._known: dict[tuple[int, tuple[Span, ...]], Candidate] = {}
 
     def within(self, budget_bytes: int) -> Found:
@@ -97,7 +100,7 @@ class Search:
         return self._known[key]
 
     def _weighed(self, micro_batch_size: int, spans: tuple[Span, ...]) -> Candidate:
-        program, notes = self._sizes.at(micro_batch_size), list[str]()
+        program, notes = self._program_at(micro_batch_size), list[str]()
         if spans:
             assert self._layers is not None
             program = rematerialised(program, self._layers, spans)

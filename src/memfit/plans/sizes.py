@@ -20,6 +20,15 @@ class Sizes:
     smaller: Program
     larger: Program
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether both are the same graph but for its sizes; traces that were made for a size may not be."""
+        graphs = [(one.graph, *one.bodies) for one in (self.smaller, self.larger)]
+        kinds = [
+            [(op.kind, op.inputs, op.outputs) for graph in every for op in graph.ops] for every in graphs
+        ]
+        return len(graphs[0]) == len(graphs[1]) and kinds[0] == kinds[1]
+
     def at(self, batch_size: int) -> Program:
         """What the step does at another size."""
         for known in (self.smaller, self.larger):

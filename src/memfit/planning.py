@@ -169,7 +169,7 @@ def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what:
                 )
             lower = int(aim * wish.budget_bytes / chosen.safe_bytes)
             aim = min(lower, choices[0].safe_bytes - 1)
-    raise _nothing_fits(wish, made.search.within(0))
+    raise _nothing_fits(wish, made.search.within(0), made.left_out)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _choice(model: Any, candidate: Candidate, layers: LayerGraph | None) -> Choi
     )
 
 
-def _nothing_fits(wish: Wish, found: Found) -> DoesNotFit:
+def _nothing_fits(wish: Wish, found: Found, left_out: tuple[str, ...]) -> DoesNotFit:
     smallest, as_is = found.smallest, found.plain.weighed.safe_bytes
     enough = -(-smallest.weighed.safe_bytes >> 20)
     how = f"micro-batches of {smallest.micro_batch_size}, {len(smallest.spans)} segments computed again"
@@ -267,6 +267,7 @@ def _nothing_fits(wish: Wish, found: Found) -> DoesNotFit:
         f"nothing allowed fits a batch of {wish.batch_size} in {format_size(wish.budget_bytes)}.",
         f"As it is it needs up to {as_is:,} bytes ({format_size(as_is)}).",
         f"The smallest found needs up to {smallest.weighed.safe_bytes:,} bytes ({how}).",
+        *(f"Left out: {note}." for note in left_out),
         suggestion=f'memfit.plan(model, {wish.batch_size}, budget="{enough}MiB")',
         limit_bytes=wish.budget_bytes,
     )

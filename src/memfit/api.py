@@ -58,20 +58,26 @@ def fit(
     16
     """
     load_keras()
+    from memfit.planning import check_plan, plan_for_fit
+    from memfit.rematerialise import apply_cuts
     from memfit.reports.plans import in_words
     from memfit.runs.fits import fit_guarded
+    from memfit.runs.hosts import takes_batch_size
 
     given, in_effect = {"x": x, "y": y, **arguments}, _budget_in_effect(budget)
     notes = []
-    if plan is None and budget is not None and micro_batch_size is None:
-        from memfit.planning import plan_for_fit
-
+    if plan is not None:
+        check_plan(model, plan, given, in_effect.budget_bytes if budget is not None else None)
+        if takes_batch_size(x):
+            given["batch_size"] = plan.batch_size
+    elif budget is not None and micro_batch_size is None:
         plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes)
         if plan is None:
             notes.append(f"No plan was made: {why_not}. The guard alone sees to it.")
     if plan is not None and not plan.fits_as_is:
         notes.append(f"To stay within {format_size(plan.budget_bytes)}: {in_words(plan.chosen)}.")
-    with contextlib.nullcontext() if plan is None else _planned(model, plan, given):
+    cuts = None if plan is None else plan.chosen.remat
+    with contextlib.nullcontext() if cuts is None else apply_cuts(model, cuts):
         if plan is not None and plan.chosen.accumulation_steps > 1 and micro_batch_size is None:
             micro_batch_size = plan.chosen.micro_batch_size
         return fit_guarded(
@@ -82,19 +88,6 @@ def fit(
             **_micro_batches(micro_batch_size),
             arguments=given,
         )
-
-
-def _planned(model: Any, chosen: Plan, arguments: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
-    """A context in which a model is cut as a plan says; batches get the size that it was made for."""
-    from memfit.planning import check_plan
-    from memfit.rematerialise import apply_cuts
-    from memfit.runs.hosts import takes_batch_size
-
-    check_plan(model, chosen, arguments.get("batch_size"))
-    if takes_batch_size(arguments["x"]):
-        arguments["batch_size"] = chosen.batch_size
-    cuts = chosen.chosen.remat
-    return contextlib.nullcontext() if cuts is None else apply_cuts(model, cuts)
 
 
 @contextlib.contextmanager
@@ -198,7 +191,7 @@ def plan(
     load_keras()
     from memfit.planning import Wish, check_levers, make_plan
 
-    levers = check_levers((allow,) if isinstance(allow, str) else tuple(allow))
+    levers = check_levers((allow,) if isinstance(allow, str) else tuple(allow or ()))
     return make_plan(model, Wish(size, budget_bytes, levers, data), on_stage)
 
 

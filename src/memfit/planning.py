@@ -18,6 +18,7 @@ import tensorflow as tf
 from memfit import caches
 from memfit.errors import CannotEstimate, DoesNotFit, InvalidLever, WrongPlan
 from memfit.estimates.calibrations import what_is_unknown
+from memfit.estimates.limits import fits
 from memfit.estimates.peaks import estimate
 from memfit.foresight import Foresight, foresee
 from memfit.garbage import no_collection
@@ -42,6 +43,8 @@ logger = logging.getLogger("memfit")
 LEVERS: tuple[Lever, ...] = ("micro_batch", "remat")
 
 _TRIES = 6
+_LOWER = 0.94  # how much lower each further try aims
+_BATCH_SIZE = 32  # that of Keras
 _SMALLER = 4  # the second batch size that is read is so many times smaller
 
 
@@ -69,7 +72,7 @@ def fingerprint_of(model: Any) -> str:
         *(type(layer).__name__ for layer in internals.all_layers(model)),
         *(f"{tuple(variable.shape)} {variable.dtype}" for variable in model.weights),
         *(f"{tuple(tensor.shape)}" for tensor in keras.tree.flatten(getattr(model, "inputs", None) or [])),
-        type(model.optimizer).__name__ if model.compiled else "",
+        *((type(model.optimizer).__name__, _loss_of(model)) if model.compiled else ()),
         tf.__version__,
         keras.__version__,
         __version__,
@@ -77,15 +80,31 @@ def fingerprint_of(model: Any) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def check_plan(model: Any, plan: Plan, batch_size: int | None) -> None:
-    """Raise unless a plan was made for this model, these versions, and batches of this size if it is said."""
+def _loss_of(model: Any) -> str:
+    losses = keras.tree.flatten(model.loss)
+    return " ".join(
+        loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__) for loss in losses
+    )
+
+
+def check_plan(model: Any, plan: Plan, arguments: dict[str, Any], budget_bytes: int | None) -> None:
+    """Raise unless a plan was made for this model and these versions, and for what `fit` is called with."""
+    if not isinstance(plan, Plan):
+        raise WrongPlan("nobody", expected="a memfit.Plan", received=type(plan).__name__, batch_size=32)
     fingerprint, size = fingerprint_of(model), plan.batch_size
     if plan.fingerprint != fingerprint:
         what = "another model, or with other versions"
         raise WrongPlan(what, expected=fingerprint, received=plan.fingerprint or "none", batch_size=size)
-    if batch_size is not None and batch_size != size:
-        expected, received = f"batch_size={size}", f"batch_size={batch_size}"
-        raise WrongPlan("other batches", expected=expected, received=received, batch_size=batch_size)
+    received = arguments.get("batch_size")
+    if received is None and not takes_batch_size(arguments["x"]):
+        received, _ = _batches(arguments)
+    if received is not None and received != size:
+        expected, given = f"batch_size={size}", f"batch_size={received}"
+        raise WrongPlan("other batches", expected=expected, received=given, batch_size=received)
+    if budget_bytes is not None and plan.chosen.safe_bytes > budget_bytes:
+        needed = f"at least {format_size(plan.chosen.safe_bytes)}"
+        given = format_size(budget_bytes)
+        raise WrongPlan("a larger budget", expected=needed, received=given, batch_size=size)
 
 
 def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int) -> tuple[Plan | None, str]:
@@ -93,7 +112,9 @@ def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int) -> tu
     size, data = _batches(arguments)
     if size is None:
         return None, "the size of its batches is not known beforehand"
-    if not (model.compiled and model.built):
+    if not getattr(model, "compiled", False):
+        return None, "the model is not compiled"
+    if not model.built:
         return None, "the model has not been built"
     wish = Wish(size, budget_bytes, data=data)
     key = _key(model, wish)
@@ -116,7 +137,10 @@ def _batches(arguments: dict[str, Any]) -> tuple[int | None, Any]:
     if takes_batch_size(x):
         parts = (x, arguments.get("y"), arguments.get("sample_weight"))
         kept = tuple(as_arrays(part) for part in parts if part is not None)
-        return arguments.get("batch_size") or 32, keras.tree.map_structure(lambda array: array[:1], kept)
+        count, size = len(keras.tree.flatten(kept)[0]), arguments.get("batch_size")
+        size = _BATCH_SIZE if size is None else size
+        known = isinstance(size, int) and size > 0  # else Keras says what is wrong
+        return min(size, count) if known else None, keras.tree.map_structure(lambda array: array[:1], kept)
     if isinstance(x, tf.data.Dataset):
         sizes = {spec.shape[0] for spec in keras.tree.flatten(x.element_spec) if spec.shape.rank}
         return (sizes.pop(), x) if len(sizes) == 1 else (None, None)
@@ -141,22 +165,23 @@ def _key(model: Any, wish: Wish) -> str | None:
 def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what: None) -> Plan:
     """The fastest way to train a model in a budget; nothing is run, and the model stays as it is.
 
-    What the search takes for a fit may need a little more when it is traced: then it aims lower.
+    What the search takes for a fit may need a little more when it is traced, or leave too little room for the
+    gaps in a pool: then it aims lower.
     """
     began = time.perf_counter()
     check_model(model)
     with no_collection():
         made = _searching(model, wish, tell)
-        aim = wish.budget_bytes
+        plan, aim = None, wish.budget_bytes
         for _ in range(_TRIES):
             found = made.search.within(aim)
             if not found.fitting:
                 break
             choices = [_choice(model, candidate, made.layers) for candidate in found.fitting]
             tell("Tracing the plan for real")
-            chosen = _checked(model, wish, choices[0], made.foresight)
+            chosen, has_room = _checked(model, wish, choices[0], made.foresight)
             if chosen.safe_bytes <= wish.budget_bytes:
-                return Plan(
+                plan = Plan(
                     budget_bytes=wish.budget_bytes,
                     batch_size=wish.batch_size,
                     fits_as_is=chosen.accumulation_steps == 1 and chosen.remat is None,
@@ -167,9 +192,15 @@ def make_plan(model: Any, wish: Wish, tell: Callable[[str], None] = lambda what:
                     fingerprint=fingerprint_of(model),
                     seconds=time.perf_counter() - began,
                 )
-            lower = int(aim * wish.budget_bytes / chosen.safe_bytes)
-            aim = min(lower, choices[0].safe_bytes - 1)
-    raise _nothing_fits(wish, made.search.within(0), made.left_out)
+                if has_room:
+                    return plan
+            aim = min(int(_LOWER * aim), choices[0].safe_bytes - 1)
+    if plan is None:
+        raise _nothing_fits(wish, made.search.within(0), made.left_out)
+    note = "Gaps in the pool leave little room: a step may run out and be split further."
+    return dataclasses.replace(
+        plan, chosen=dataclasses.replace(plan.chosen, notes=(*plan.chosen.notes, note))
+    )
 
 
 @dataclass(frozen=True)
@@ -230,8 +261,8 @@ def _weigh(program: Program) -> Weighed:
     return Weighed(found.peak_bytes, found.safe_bytes)
 
 
-def _checked(model: Any, wish: Wish, choice: Choice, plain: Foresight) -> Choice:
-    """A choice as it really is: the model cut and traced anew, read at the size of the micro-batch."""
+def _checked(model: Any, wish: Wish, choice: Choice, plain: Foresight) -> tuple[Choice, bool]:
+    """A choice as it really is, the model cut and traced anew; and whether its pool has room for sure."""
     if choice.remat is None:
         program = plain.at(choice.micro_batch_size)
     else:
@@ -240,7 +271,8 @@ def _checked(model: Any, wish: Wish, choice: Choice, plain: Foresight) -> Choice
     if choice.micro_batch_size < wish.batch_size:
         program = in_micro_batches(program, wish.batch_size)
     found = estimate(program)
-    return dataclasses.replace(choice, peak_bytes=found.peak_bytes, safe_bytes=found.safe_bytes)
+    checked = dataclasses.replace(choice, peak_bytes=found.peak_bytes, safe_bytes=found.safe_bytes)
+    return checked, fits(program, found, wish.budget_bytes) == "for sure"
 
 
 def _choice(model: Any, candidate: Candidate, layers: LayerGraph | None) -> Choice:

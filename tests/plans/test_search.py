@@ -10,7 +10,7 @@ from chains import MIB, chain, layers_of_chain
 from memfit.estimates.peaks import estimate
 from memfit.plans.search import Search, Weighed, even_sizes
 from memfit.plans.sizes import Sizes
-from memfit.records import Program, ProgramVariable
+from memfit.records import Op, Program, ProgramVariable
 
 BATCH = 64
 
@@ -23,10 +23,25 @@ def weigh(program: Program) -> Weighed:
 def search(*, remat: bool = True, split: bool = True, normalises: bool = False) -> Search:
     sizes = [chain(size) for size in (16, BATCH)]
     if normalises:
-        statistics = ProgramVariable("norm/moving_mean", 4, "weight")
-        sizes = [dataclasses.replace(one, variables=(*one.variables, statistics)) for one in sizes]
+        sizes = list(map(_with_statistics, sizes))
     layers = layers_of_chain(BATCH) if remat else None
     return Search(Sizes(*sizes).at, BATCH, weigh, layers=layers, may_split=split)
+
+
+def _with_statistics(program: Program) -> Program:
+    """The same step, which also moves what BatchNormalization keeps."""
+    graph, number = program.graph, len(program.variables)
+    handle = len(graph.tensors)
+    ops = (
+        Op("VarHandleOp", outputs=(handle,), role="variable", variable=number, cheap=True),
+        Op("AssignSubVariableOp", inputs=(handle,), role="update", cheap=True),
+    )
+    statistics = ProgramVariable("norm/moving_mean", 4, "weight")
+    return dataclasses.replace(
+        program,
+        variables=(*program.variables, statistics),
+        graph=dataclasses.replace(graph, ops=graph.ops + ops, tensors=(*graph.tensors, 0)),
+    )
 
 
 def test_what_fits_is_left_as_it_is() -> None:

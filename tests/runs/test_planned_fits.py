@@ -64,9 +64,15 @@ def _planned() -> dict[str, Any]:
         seen["too little"] = "smallest found" in str(error)
     other = keras.Sequential([keras.Input((64, 64, 3)), keras.layers.Conv2D(3, 3, padding="same")])
     other.compile("adam", "mse")
-    for model_of, size in ((other, BATCH), (model, 8)):
+    eights = tf.data.Dataset.from_tensor_slices((x, x)).batch(8, drop_remainder=True)
+    for model_of, arguments in (
+        (other, {"x": x, "y": x}),
+        (model, {"x": x, "y": x, "batch_size": 8}),
+        (model, {"x": eights}),
+        (model, {"x": x, "y": x, "budget": "8MiB"}),
+    ):
         try:
-            memfit.fit(model_of, x, x, batch_size=size, plan=plan, verbose=0)
+            memfit.fit(model_of, **arguments, plan=plan, verbose=0)
         except WrongPlan as error:
             seen.setdefault("wrong", []).append(str(error).splitlines()[0])
     history = memfit.fit(model, x, x, plan=memfit.Plan.from_json(plan.to_json()), shuffle=False, verbose=0)
@@ -95,6 +101,8 @@ def test_a_plan_fits_and_trains_as_if_there_were_no_limit() -> None:
     assert seen["wrong"] == [
         "this plan was made for another model, or with other versions; nothing was applied.",
         "this plan was made for other batches; nothing was applied.",
+        "this plan was made for other batches; nothing was applied.",
+        "this plan was made for a larger budget; nothing was applied.",
     ]
     as_is, exact, micro_batch_size = seen["plan"]
     assert not as_is

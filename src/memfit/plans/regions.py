@@ -58,6 +58,14 @@ def _taken(graph: OpGraph, update: set[int], makers: dict[int, int]) -> dict[int
     )
 
 
+def written_by(program: Program) -> set[int]:
+    """The variables that a step changes; those that only loops inside it change are not known."""
+    graph = program.graph
+    handles = {op.outputs[0]: op.variable for op in graph.ops if op.role == "variable"}
+    written = {op.inputs[0] for op in graph.ops if op.role in ("assign", "update") and op.inputs}
+    return {number for tensor, number in handles.items() if tensor in written and number is not None}
+
+
 def makers_of(graph: OpGraph) -> dict[int, int]:
     """The operation that makes each tensor."""
     return {tensor: number for number, op in enumerate(graph.ops) for tensor in op.outputs}

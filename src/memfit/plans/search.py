@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from memfit.plans.cuts import CutSearch
 from memfit.plans.micro_batches import in_micro_batches, seconds_in_micro_batches
+from memfit.plans.regions import written_by
 from memfit.plans.remats import rematerialised
 from memfit.plans.times import seconds_of
 from memfit.records import LayerGraph, Program
@@ -76,9 +77,9 @@ class Search:
         self._program_at, self._batch_size, self._weigh = program_at, batch_size, weigh
         self._layers, self._may_split = layers, may_split
         whole = program_at(batch_size)
-        names = [variable.name for variable in whole.variables]
-        self._normalises = any(_NORMALISES in name for name in names)
-        self._draws = any(_DRAWS in name for name in names)
+        moved = [whole.variables[number].name for number in written_by(whole)]
+        self._normalises = any(_NORMALISES in name for name in moved)
+        self._draws = any(_DRAWS in name for name in moved)
         self._plain_seconds = seconds_of(whole)
         self._known: dict[tuple[int, tuple[Span, ...]], Candidate] = {}
 

@@ -56,7 +56,8 @@ def in_words(choice: Choice) -> str:
             f"micro-batches of {choice.micro_batch_size}, {choice.accumulation_steps} for each update"
         )
     if choice.remat:
-        parts.append(f"{len(choice.remat)} segments of the model computed again")
+        segments = "1 segment" if len(choice.remat) == 1 else f"{len(choice.remat)} segments"
+        parts.append(f"{segments} of the model computed again")
     return ", and ".join(parts) or "as it is"
 
 

@@ -18,10 +18,15 @@ from typing import Any
 import pytest
 
 from limited import QUIET, run_limited
+from memfit.devices import find_packages
 from memfit.records import Estimate, Estimates, Plan
 from once import computed_once
 
 pytestmark = pytest.mark.real
+
+VERSIONS = {
+    package.name: tuple(map(int, (package.version or "0.0").split(".")[:2])) for package in find_packages()
+}
 
 SMALL = "import keras\nmodel = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])"
 FILES = {
@@ -93,6 +98,16 @@ FILES = {
 }
 
 TRAIN = "jobs/train.py"
+# What Keras raises for data that does not suit a model; 3.12 hides that in an error of its own.
+WRONG_DATA = (
+    ["RuntimeError: Unable to automatically build the model"]
+    if VERSIONS["keras"] == (3, 12)
+    else ["failed when its step was traced: ValueError: ", "16"]
+)
+# What TensorFlow 2.18 says of itself on standard error, whatever its log level.
+TENSORFLOWS_OWN = (
+    ("WARNING: All log messages before absl", "I0000") if VERSIONS["tensorflow"] == (2, 18) else ()
+)
 COMMANDS = {
     "one": f"{TRAIN}:model --batch 8 --json --output out.json",
     "function": f"{TRAIN}:build --batch 8 --json",
@@ -399,7 +414,7 @@ def test_data_says_what_the_model_leaves_open(results: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "messages"),
     [
-        ("wrong data", 1, [f"TargetFailed: {TRAIN}:model failed when its step was traced: ",
+        ("wrong data", 1, [f"TargetFailed: {TRAIN}:model failed when its step was traced: ", *WRONG_DATA,
                            "Try: model.train_on_batch(x, y)"]),
         ("no data", 2, [f"WrongTarget: {TRAIN}:number is of type int, not a batch, a dataset or specs.\n",
                         f"Try: --data {TRAIN}:batch, with `batch = (x[:32], y[:32])` in it"]),
@@ -482,6 +497,6 @@ def test_as_people_call_it(folder: Path) -> None:
         cwd=folder / "jobs", env={**os.environ, **QUIET}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Estimate.from_json(result.stdout).batch_size == 8
-    # TensorFlow 2.18 has something to say of its own after it.
     printed = "printed while it was imported\nwritten below Python\nprinted while it was built\n"
-    assert result.stderr.startswith(printed)
+    lines = result.stderr.splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith(TENSORFLOWS_OWN)) == printed

@@ -12,7 +12,6 @@ from memfit.commands.options import (
     count_of,
     json_option,
     output_option,
-    output_set_aside,
     quiet_option,
     show,
 )
@@ -63,10 +62,7 @@ def estimate(
 
     With a budget the exit code is 3 if it is not sure that the batch fits, or any of several.
     """
-    from memfit.commands.imports import user_code
-    from memfit.commands.progress import waiting
-    from memfit.commands.targets import find_data, find_model, load_data, load_model
-    from memfit.devices import check_installed
+    from memfit.commands.models import UsersModel
     from memfit.reports.estimates import show_estimates
     from memfit.units import parse_size
 
@@ -74,15 +70,11 @@ def estimate(
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
     micro_batch_size = None if micro_batch is None else count_of(micro_batch, "--micro-batch")
     how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
-    where, data_where = find_model(target), None if data is None else find_data(data)
-    check_installed()
+    users = UsersModel(target, data)
 
     def make() -> Estimate | Estimates:
-        with output_set_aside(), waiting(f"Loading {target}", quiet=quiet or as_json) as tell:
-            model, samples = load_model(where), None if data_where is None else load_data(data_where)
-            suggestion = "model.train_on_batch(x, y), which raises the same"
-            with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
-                return _estimate(model, sizes, budget_bytes, tell, data=samples, **how)
+        with users.loaded(quiet=quiet or as_json) as found:
+            return _estimate(found.model, sizes, budget_bytes, found.tell, data=found.data, **how)
 
     record = show(make, show_estimates, as_json=as_json, output=output)
     _check_fits(record, instead=f"memfit estimate {target} --budget {budget} --largest")

@@ -11,7 +11,6 @@ from memfit.commands.options import (
     count_of,
     json_option,
     output_option,
-    output_set_aside,
     quiet_option,
     show,
 )
@@ -54,26 +53,21 @@ def plan(
 
     TARGET is as for memfit estimate. The exit code is 3 if nothing fits.
     """
-    from memfit.commands.imports import user_code
-    from memfit.commands.progress import waiting
-    from memfit.commands.targets import find_data, find_model, load_data, load_model
-    from memfit.devices import check_installed
+    from memfit.commands.models import UsersModel
     from memfit.reports.plans import show_plan
     from memfit.units import parse_size
 
     size = count_of(batch, "--batch")
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
     levers = tuple(name.strip() for name in allow.split(","))
-    where, data_where = find_model(target), None if data is None else find_data(data)
-    check_installed()
+    users = UsersModel(target, data)
 
     def make() -> Plan:
         from memfit import api
 
-        with output_set_aside(), waiting(f"Loading {target}", quiet=quiet or as_json) as tell:
-            model, samples = load_model(where), None if data_where is None else load_data(data_where)
-            suggestion = "model.train_on_batch(x, y), which raises the same"
-            with user_code(target, "when its step was traced", folder=where.folder, suggestion=suggestion):
-                return api.plan(model, size, budget_bytes, allow=levers, data=samples, on_stage=tell)
+        with users.loaded(quiet=quiet or as_json) as found:
+            return api.plan(
+                found.model, size, budget_bytes, allow=levers, data=found.data, on_stage=found.tell
+            )
 
     show(make, show_plan, as_json=as_json, output=output)

@@ -23,7 +23,9 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
     )  # type: ignore[call-overload]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("completion",)])
+@pytest.mark.parametrize(
+    "command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("completion",)]
+)
 def test_help(command: tuple[str, ...]) -> None:
     result = memfit(*command, "--help")
     assert (result.returncode, result.stderr) == (0, "")

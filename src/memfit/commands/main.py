@@ -14,6 +14,7 @@ from memfit.commands.demo import demo
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
 from memfit.commands.plan import plan
+from memfit.commands.run import run as run_script
 from memfit.errors import MemfitError
 from memfit.version import __version__
 
@@ -30,25 +31,24 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, estimate, plan, completion):
+for _command in (demo, doctor, estimate, plan, run_script, completion):
     cli.add_command(_command)
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if run_script.name not in sys.argv[1:2]:  # a script's TensorFlow says what it says
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(run())
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
+        code = cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
     except MemfitError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return error.exit_code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -58,4 +58,4 @@ def run(arguments: list[str] | None = None) -> int:
             click.echo("\x1b[?25h", err=True, nl=False)
         click.echo("Interrupted.", err=True)
         return 128 + signal.SIGINT
-    return 0
+    return code if isinstance(code, int) else 0

@@ -3,7 +3,7 @@
 from memfit.devices.budgets import budget_of_host, find_budget, reserve_bytes
 from memfit.devices.children import run_in_child
 from memfit.devices.frameworks import check_installed, find_packages, load_keras, load_tensorflow
-from memfit.devices.hosts import check_fits_machine, host_memory
+from memfit.devices.hosts import check_fits_machine, count_kills, host_memory
 from memfit.devices.limits import (
     describe_allocator,
     first_device,
@@ -20,6 +20,7 @@ __all__ = [
     "budget_of_host",
     "check_fits_machine",
     "check_installed",
+    "count_kills",
     "describe_allocator",
     "device_memory",
     "find_budget",

@@ -29,6 +29,13 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     )
 
 
+def count_kills(root: Path = Path("/")) -> int:
+    """How many processes the kernel has killed for memory in the cgroups around this process, so far."""
+    return sum(
+        _read_statistic(folder, "oom_kill", version.events) for version, folder in _cgroup_folders(root)
+    )
+
+
 def check_fits_machine(size_bytes: int, *, name: str) -> None:
     """Refuse a size that is larger than the machine, or than the cgroup around this process."""
     memory = host_memory()
@@ -84,21 +91,29 @@ class _Version:
     limits: tuple[str, ...]
     usage: str
     reclaimable: str  # page cache that the kernel gives up before it kills
+    events: str  # where it counts whom it killed
 
 
-_V1 = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Version(("memory.max", "memory.high"), "memory.current", "inactive_file")
+_V1 = _Version(
+    ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
+)
+_V2 = _Version(("memory.max", "memory.high"), "memory.current", "inactive_file", "memory.events")
 
 
 def _cgroup_levels(root: Path) -> Iterator[_Level]:
+    for version, folder in _cgroup_folders(root):
+        yield from _read_level(folder, version)
+
+
+def _cgroup_folders(root: Path) -> Iterator[tuple[_Version, Path]]:
+    """The folder of each memory cgroup around this process, the innermost first."""
     for version, mount, mounted_from in _memory_mounts(root):
         path = _own_path(root, version)
         if path is None:
             continue
         # In a container the mount shows only a part of the tree, and the path may lie outside of it.
         inside = path.relative_to(mounted_from) if path.is_relative_to(mounted_from) else PurePosixPath()
-        for folder in (inside, *inside.parents):
-            yield from _read_level(mount / folder, version)
+        yield from ((version, mount / folder) for folder in (inside, *inside.parents))
 
 
 def _memory_mounts(root: Path) -> Iterator[tuple[_Version, Path, PurePosixPath]]:
@@ -128,7 +143,8 @@ def _read_level(folder: Path, version: _Version) -> Iterator[_Level]:
     limits = [limit for name in version.limits if (limit := _read_number(folder / name)) is not None]
     usage = _read_number(folder / version.usage)
     if limits and usage is not None:
-        yield _Level(min(limits), max(0, usage - _read_statistic(folder, version.reclaimable)))
+        reclaimable = _read_statistic(folder, version.reclaimable, "memory.stat")
+        yield _Level(min(limits), max(0, usage - reclaimable))
 
 
 def _read_number(path: Path) -> int | None:
@@ -136,8 +152,8 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None  # "max" is no limit
 
 
-def _read_statistic(folder: Path, name: str) -> int:
-    for line in _read_lines(folder / "memory.stat"):
+def _read_statistic(folder: Path, name: str, file: str) -> int:
+    for line in _read_lines(folder / file):
         key, _, value = line.partition(" ")
         if key == name:
             return int(value)

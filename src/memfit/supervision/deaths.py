@@ -1,0 +1,124 @@
+"""Why a process ended that nobody could catch: its signal, and what the system and its own output say."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from memfit.units import format_size
+
+Cause = Literal["memory", "asked", "unknown"]
+
+_RAN_OUT = re.compile(
+    r"ran out of memory|out of memory|RESOURCE_EXHAUSTED|ResourceExhausted|bad_alloc|OOM when allocating"
+    r"|failed to allocate|Cannot allocate memory",
+    re.IGNORECASE,
+)
+_CHECK = re.compile(r"Check failed|Check failure|F\d{4} |terminate called|Fatal Python error")
+_SCARCE = 0.03  # of the memory there is: with less left, a kill is no riddle
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # somebody asks for the end
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a process had last read of the memory around it."""
+
+    process_bytes: int
+    available_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended, with everything that may tell why."""
+
+    process: int
+    signal: int
+    kills: int = 0  # that the kernel has counted in its cgroup while it ran
+    said_last: Sequence[str] = ()  # on standard error
+    kernel_says: Sequence[str] = ()
+    host: Host | None = None
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why it ended: a cause, a sentence, and what speaks for it."""
+
+    cause: Cause
+    words: str
+    evidence: tuple[str, ...] = ()
+
+
+def explain(ending: Ending) -> Death:
+    """The likeliest cause; memory only where something speaks for it."""
+    name = _name_of(ending.signal)
+    if ending.signal == signal.SIGKILL:
+        return _killed(ending)
+    evidence = tuple(_telling(ending.said_last))
+    if any(map(_RAN_OUT.search, ending.said_last)):
+        return Death("memory", f"It ended by {name} after it had run out of memory.", evidence)
+    if ending.signal in END_SIGNALS:
+        return Death("asked", f"It was ended by {name}.")
+    return Death("unknown", f"It crashed: {name}.", evidence)
+
+
+def _killed(ending: Ending) -> Death:
+    mine = tuple(line for line in ending.kernel_says if re.search(rf"\b{ending.process}\b", line))
+    if ending.kills:
+        counted = f"kills for memory that its cgroup has counted since it began: {ending.kills}"
+        return Death("memory", "The kernel killed it: its memory cgroup was full.", (counted, *mine))
+    if mine:
+        return Death("memory", "The kernel killed it: the machine was out of memory.", mine)
+    host = ending.host
+    if host is not None and host.available_bytes < _SCARCE * host.total_bytes:
+        last = (
+            f"when it last looked, {format_size(host.available_bytes)} of {format_size(host.total_bytes)} "
+            f"were left, and it held {format_size(host.process_bytes)}"
+        )
+        return Death("memory", "It was killed, most likely by the kernel for memory.", (last,))
+    return Death("unknown", "It was killed by SIGKILL. Nothing says that memory was the reason.")
+
+
+def _telling(lines: Sequence[str]) -> Iterator[str]:
+    """The lines that say what was wrong, the last of each kind."""
+    for pattern in (_RAN_OUT, _CHECK):
+        found = [line.strip() for line in lines if pattern.search(line)]
+        if found:
+            yield found[-1][:300]
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def kernel_messages(path: Path = Path("/dev/kmsg"), most: int = 4096) -> list[str]:
+    """What the kernel has said about processes that it killed; nothing where nobody may read it."""
+    found: list[str] = []
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return found
+    try:
+        for _ in range(most):
+            try:
+                record = os.read(descriptor, 8192)
+            except BrokenPipeError:  # records were overwritten meanwhile
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            text = record.decode(errors="replace").partition(";")[2].splitlines()
+            if text and "Killed process" in text[0]:
+                found.append(text[0])
+    finally:
+        os.close(descriptor)
+    return found

@@ -1,0 +1,31 @@
+"""A script's TensorFlow and Keras made ready as soon as the script imports them."""
+
+from __future__ import annotations
+
+import sys
+
+from memfit.supervision.imports import AfterImport
+from memfit.supervision.jobs import Job
+from memfit.supervision.patches import Leave, Patches
+
+
+def guard_everything(job: Job) -> None:
+    """Limit the device when TensorFlow comes, and put Keras' methods behind the guard when Keras does."""
+    patches = Patches(Leave(job.budget_bytes, job.allow, plans=job.plans), _tell)
+    AfterImport("keras", patches.install).install()
+    AfterImport("tensorflow", lambda: _limit(job.budget_bytes)).install()
+
+
+def _limit(budget_bytes: int | None) -> None:
+    from memfit.devices import find_budget, limit
+    from memfit.errors import MemfitError
+
+    try:
+        limit(budget_bytes or find_budget(None).budget_bytes)
+    except MemfitError as error:
+        _tell(f"No limit was set: {error}")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"memfit: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,71 @@
+"""Why a process ended, from what is left of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memfit.supervision.deaths import Ending, Host, explain, kernel_messages
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause", "says"),
+    [
+        (Ending(7, signal.SIGKILL, kills=1), "memory", "cgroup was full"),
+        (
+            Ending(7, signal.SIGKILL, kernel_says=["Out of memory: Killed process 7 (python3)"]),
+            "memory",
+            "the machine was out of memory",
+        ),
+        (
+            Ending(7, signal.SIGKILL, kernel_says=["Out of memory: Killed process 77 (python3)"]),
+            "unknown",
+            "Nothing says",
+        ),
+        (Ending(7, signal.SIGKILL, host=Host(7 * GIB, GIB // 9, 8 * GIB)), "memory", "most likely"),
+        (Ending(7, signal.SIGKILL, host=Host(2 * GIB, 5 * GIB, 8 * GIB)), "unknown", "Nothing says"),
+        (
+            Ending(
+                7, signal.SIGABRT, said_last=["Epoch 1", "F0000 x.cc:5] Check failed: RESOURCE_EXHAUSTED"]
+            ),
+            "memory",
+            "SIGABRT",
+        ),
+        (Ending(7, signal.SIGABRT, said_last=["F0000 x.cc:5] Check failed: 1 == 2"]), "unknown", "SIGABRT"),
+        (Ending(7, signal.SIGSEGV, said_last=["Allocator (cpu) ran out of memory"]), "memory", "SIGSEGV"),
+        (Ending(7, signal.SIGSEGV), "unknown", "SIGSEGV"),
+        (Ending(7, signal.SIGTERM), "asked", "SIGTERM"),
+        (Ending(7, 63), "unknown", "63"),
+    ],
+)
+def test_memory_is_blamed_only_where_something_speaks_for_it(ending: Ending, cause: str, says: str) -> None:
+    death = explain(ending)
+    assert death.cause == cause
+    assert says in death.words
+
+
+def test_the_lines_that_tell_are_quoted() -> None:
+    said = [
+        "Epoch 1/3",
+        "W0000 Allocator (cpu) ran out of memory trying to allocate 4MiB",
+        "F0000 Check failed: ok",
+    ]
+    evidence = explain(Ending(7, signal.SIGABRT, said_last=said)).evidence
+    assert evidence == (said[1], said[2])
+
+
+def test_without_leave_to_read_the_kernel_nothing_is_said(tmp_path: Path) -> None:
+    assert kernel_messages(tmp_path / "none") == []
+
+
+def test_a_real_abort_is_a_crash() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; os.abort()"], capture_output=True, text=True, check=False
+    )
+    assert explain(Ending(1, -ended.returncode, said_last=ended.stderr.splitlines())).cause == "unknown"

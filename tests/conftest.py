@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 
 import forks
 from memfit.devices import readings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start what is in the background so, and every process that a test interrupts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _global_state() -> dict[str, object]:

@@ -23,11 +23,12 @@ def _train(
     import keras
 
     import memfit
-    from runs.training import difference, every_digest, prepare, variables
+    from runs.training import difference, every_digest, join_the_pool, prepare, variables
     from runs.zoo import BATCH, data_for, make
 
     logging.getLogger("memfit").setLevel(logging.ERROR)
     prepare(floatx=floatx, deterministic=True)
+    join_the_pool()
     model, data = make(kind), data_for(kind)
     memfit.devices.reset_peak()
     run = None if replay is None else memfit.Run.from_dict(replay)

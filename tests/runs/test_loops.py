@@ -78,6 +78,39 @@ def test_a_split_loop_is_the_loop_written_by_hand() -> None:
         assert results < 1e-12, name
 
 
+def _traces_by_size() -> dict[str, list[int]]:
+    """How often a loss function was called after batches of each size; the optimizer is not built yet."""
+    import keras
+    from keras import ops
+
+    import memfit
+
+    x, _, _ = _arrays()
+    x = x.astype("float32")
+    seen: dict[str, list[int]] = {}
+    for asked in (None, 8):
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
+        calls: list[Any] = []
+
+        def mean(x: Any, model: Any = model, calls: list[Any] = calls) -> Any:
+            calls.append(x.shape[0])
+            return ops.mean(model(x, training=True) ** 2)
+
+        step = memfit.step(mean, keras.optimizers.Adam(), model.trainable_variables, micro_batch_size=asked)
+        seen[str(asked)] = []
+        for rows in (16, 15, 14, 13):
+            step(x[:rows])
+            seen[str(asked)].append(len(calls))
+    return seen
+
+
+def test_batches_of_other_sizes_are_not_traced_anew() -> None:
+    seen = run_limited(_traces_by_size, "2GiB")
+    assert len(set(seen["None"])) == 1
+    _, *others = seen["8"]  # only the first of 15 has a part that is not of the size that was asked for
+    assert len(set(others)) == 1
+
+
 def _refusals() -> dict[str, str]:
     import keras
     import tensorflow as tf

@@ -6,6 +6,21 @@ import hashlib
 from typing import Any
 
 
+def join_the_pool() -> None:
+    """Have the pool in one piece, as that of a GPU is, but for the first region of 2 MiB.
+
+    Otherwise it grows in regions that never join, and whether the largest buffer finds room in one of them
+    is a matter of luck.
+    """
+    import tensorflow as tf
+
+    from memfit.devices import limit_in_force
+
+    limit_bytes = limit_in_force()
+    assert limit_bytes is not None
+    tf.raw_ops.Empty(shape=[limit_bytes - (2 << 20)], dtype=tf.int8)
+
+
 def prepare(*, floatx: str = "float64", deterministic: bool = False) -> None:
     """The same start for every run of a test."""
     import keras

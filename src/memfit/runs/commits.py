@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -13,11 +13,11 @@ import tensorflow as tf
 from memfit.devices import is_oom
 from memfit.errors import TornUpdate
 from memfit.models.graphs import Graph
+from memfit.rooms import NOT_WORTH_RELEASING_BYTES
 from memfit.runs.accumulators import Accumulators, Slices
-from memfit.runs.keras_internals import backing_variable, overridden, with_inner
+from memfit.runs.keras_internals import backing_variable, overridden
 from memfit.runs.stages import Stage, distinct
 from memfit.runs.waybacks import (
-    NOT_WORTH_RELEASING_BYTES,
     Reversible,
     free_bytes,
     interrupts_held_back,
@@ -140,8 +140,6 @@ class Commit:
         variables = [self._accumulators.variables[place] for place in places]
         gradients = [self._accumulators.gradient(place, slices) for place in places]
         with ExitStack() as overrides:
-            for optimizer in with_inner(self.optimizer):
-                overrides.enter_context(swapping(optimizer))
             if not last:
                 counter = self.optimizer.iterations
                 overrides.enter_context(overridden(counter, "assign_add", lambda value: None))
@@ -193,33 +191,6 @@ def updates_one_by_one(optimizer: Any) -> bool:
         and not optimizer.use_ema
         and not optimizer.gradient_accumulation_steps
     )
-
-
-@contextmanager
-def swapping(optimizer: Any) -> Iterator[None]:
-    """Let an optimizer give variables new values instead of changing them in place.
-
-    The old value stays where it is, for the way back, without being copied first; the new one is made in the
-    memory of the difference. The numbers are the same.
-    """
-
-    def add(variable: Any, value: Any) -> None:
-        if isinstance(value, tf.IndexedSlices):
-            in_place["assign_add"](variable, value)
-        else:
-            target = backing_variable(variable)
-            target.assign(target.read_value() + tf.cast(value, target.dtype))
-
-    def subtract(variable: Any, value: Any) -> None:
-        if isinstance(value, tf.IndexedSlices):
-            in_place["assign_sub"](variable, value)
-        else:
-            target = backing_variable(variable)
-            target.assign(target.read_value() - tf.cast(value, target.dtype))
-
-    in_place = {name: getattr(optimizer, name) for name in ("assign_add", "assign_sub")}
-    with overridden(optimizer, "assign_add", add), overridden(optimizer, "assign_sub", subtract):
-        yield
 
 
 def _cut(places: list[int], sizes: list[int], most_bytes: int) -> list[list[int]]:

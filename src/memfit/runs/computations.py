@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from memfit.models.graphs import is_in_graph
+from memfit.models.internals import comes_from_keras
 from memfit.runs import keras_internals
 from memfit.runs.keras_internals import overridden, replaced
 from memfit.runs.shares import Kind, Shares
@@ -143,7 +144,7 @@ class ModelStep:
             if not _is_known_to_add_up(loss):
                 return f"its loss {getattr(loss, 'name', loss)} is not one of Keras' that add up"
         for layer in keras_internals.all_layers(model):
-            if not _comes_from_keras(type(layer)) or isinstance(
+            if not comes_from_keras(type(layer)) or isinstance(
                 layer, keras.layers.Lambda | keras.layers.SpectralNormalization
             ):
                 return f"its layer {layer.name} may do anything"
@@ -151,7 +152,7 @@ class ModelStep:
         functions = [keras_internals.function_of(metric) for metric in metrics]
         for part in (model, model.optimizer, *metrics, *functions):
             kind = part if inspect.isfunction(part) else type(part)
-            if part is not None and not _comes_from_keras(kind):
+            if part is not None and not comes_from_keras(kind):
                 return f"{getattr(kind, '__name__', kind)} is not Keras' own"
         return None
 
@@ -224,7 +225,7 @@ class Prediction:
     def doubts(self) -> str | None:
         """Outputs may mix samples, or not have a row for each."""
         if is_keras_own(self.model, "predict_step") and all(
-            _comes_from_keras(type(layer)) for layer in (self.model, *keras_internals.all_layers(self.model))
+            comes_from_keras(type(layer)) for layer in (self.model, *keras_internals.all_layers(self.model))
         ):
             return None
         return f"{type(self.model).__name__} is not Keras' own throughout"
@@ -381,12 +382,8 @@ def is_keras_own(model: Any, method: str) -> bool:
     return method not in vars(model) and getattr(type(model), method) is getattr(keras.Model, method)
 
 
-def _comes_from_keras(kind: Any) -> bool:
-    return str(getattr(kind, "__module__", "")).startswith("keras.src.")
-
-
 def _is_known_to_add_up(loss: Any) -> bool:
     """Whether it is one of Keras' losses that have one value for each sample."""
     whole_batch = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
     function = inspect.unwrap(getattr(loss, "fn", type(loss)))
-    return isinstance(loss, keras.Loss) and not isinstance(loss, whole_batch) and _comes_from_keras(function)
+    return isinstance(loss, keras.Loss) and not isinstance(loss, whole_batch) and comes_from_keras(function)

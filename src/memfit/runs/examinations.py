@@ -34,7 +34,7 @@ class Examined:
         return (self.staged is not None and self.staged.without_xla()) or was_on
 
 
-def examine(computation: Computation, batch: Batch) -> Examined:
+def examine(computation: Computation, batch: Batch, *, settled_size: int | None = None) -> Examined:
     """Build what a step needs, and find out what it allows; nothing is run but a few samples, on a stage.
 
     What consists of Keras' own parts is known to add up; it is traced on a stage only when it is split.
@@ -46,8 +46,8 @@ def examine(computation: Computation, batch: Batch) -> Examined:
         if computation.doubts() is None:
             reason = computation.why_not_split()
             notes = _notes_on_whole(reason or batch.why_not_split)
-            return Examined(whole, reason, notes, StagedStep(computation))
-        step = StagedStep(computation)
+            return Examined(whole, reason, notes, StagedStep(computation, settled_size=settled_size))
+        step = StagedStep(computation, settled_size=settled_size)
         unstaged = _why_not_staged(step, batch)
     if unstaged:
         return Examined(whole, unstaged[0], _notes_on_rollback(unstaged))
@@ -72,7 +72,7 @@ def _probed(computation: Computation, batch: Batch, whole: WholeStep, step: Stag
         reason = f"trying it on a few samples failed ({_first_line(error)})"
         return Examined(whole, reason, _notes_on_whole(reason), step)
     if weighing != step.weighing:
-        step = StagedStep(computation, weighing)
+        step = StagedStep(computation, weighing, settled_size=step.settled_size)
     return Examined(whole, reason, probe.notes if reason is None else _notes_on_whole(reason), step)
 
 
@@ -91,7 +91,7 @@ def _probe(computation: Computation, batch: Batch) -> tuple[Probe, Weighing, str
 def _why_not_staged(step: StagedStep, batch: Batch) -> list[str]:
     """Trace the step on a stage; what stands against that, if anything."""
     try:
-        foreign = step.prepare(batch.part(0, batch.size))
+        foreign = step.prepare(batch.part(0, min(batch.size, step.settled_size or batch.size)))
     except Exception as error:
         if step.unstaged:
             return step.unstaged

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from memfit.errors import CannotGuard
-from memfit.records import Budget, MicroBatchChange, Plan
+from memfit.records import Budget, MicroBatchChange, Plan, Run
 from memfit.runs.computations import is_keras_own
 from memfit.runs.protections import Protection
 
@@ -18,10 +19,23 @@ def fit_guarded(
     replay: tuple[MicroBatchChange, ...],
     arguments: dict[str, Any],
     plan: Plan | None = None,
+    is_planned: bool = False,
+    one_phase: bool = False,
     notes: tuple[str, ...] = (),
+    at_end: Callable[[Run], None] = lambda run: None,
 ) -> Any:
-    """Keras' own `fit` with the guard attached; its History gets `.run`."""
-    protection = Protection(model, budget=budget, micro_batch_size=micro_batch_size, replay=replay)
+    """Keras' own `fit` with the guard attached; its History gets `.run`.
+
+    `at_end` is told what has happened, however it ends.
+    """
+    protection = Protection(
+        model,
+        budget=budget,
+        micro_batch_size=micro_batch_size,
+        is_planned=is_planned,
+        one_phase=one_phase,
+        replay=replay,
+    )
     protection.journal.plan = plan
     for note in notes:
         protection.journal.tell(note)
@@ -29,7 +43,10 @@ def fit_guarded(
         raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
     if is_keras_own(model, "fit"):
         arguments = protection.hosts.take("fit", arguments, validation=is_keras_own(model, "evaluate"))
-    with protection.attached(keep_steps=True):
-        history = model.fit(**arguments)
+    try:
+        with protection.attached(keep_steps=True):
+            history = model.fit(**arguments)
+    finally:
+        at_end(protection.run)
     history.run = protection.run
     return history

@@ -27,6 +27,11 @@ _NAMES: dict[Phase, str] = {
     "prediction": "Prediction after step {steps}",
 }
 
+_MUCH = 0.125  # of the limit
+_SMALLER = "Going on with micro-batches of {after}, on the same samples: the update is the same."
+_AT_ONCE = "Going on with gradients applied as they come and old values on the host: the update is the same."
+_ONCE_MORE = "Trying once more, on the same samples."
+
 
 @dataclass
 class Guarded:
@@ -37,6 +42,17 @@ class Guarded:
     ladder: Ladder = field(default_factory=Ladder)
     examined: Examined | None = None
     asked: bool = False  # the user named a micro-batch size
+    one_phase: bool = False  # whole batches run at once, with old values on the host
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A step that ran out: the error is without its frames, which would keep tensors alive."""
+
+    size: int
+    oom: Exception
+    in_use_bytes: int | None
+    in_commit: bool = False
 
 
 class Guard:
@@ -48,36 +64,36 @@ class Guard:
 
     def run(self, guarded: Guarded, batch: Batch) -> Any:
         """One step on one batch, split and tried again as often as it takes; what the step returns."""
+        if guarded.phase != "gradients":
+            self.journal.begin_other()
         examined = self._examined(guarded, batch)
         self._climb(guarded, batch)
-        tried_again = False
+        how = ""
         while True:
             size = self._size_for(guarded, examined, batch)
             in_use, began = bytes_in_use(), time.perf_counter()
             try:
-                outputs = self._try(examined, batch, size)
+                outputs = self._try(guarded, examined, batch, size)
                 break
             except _CommitRanOut as error:
-                raise self._does_not_fit("the update of the weights", error.oom) from error.oom
+                failed = _Failed(size, error.oom.with_traceback(None), in_use, in_commit=True)
             except Exception as error:
                 if not is_oom(error):
                     raise
-                oom = error.with_traceback(None)  # whose frames would keep tensors alive
+                failed = _Failed(size, error.with_traceback(None), in_use)
             seconds = time.perf_counter() - began
-            after = self._step_down(guarded, batch, in_use)
-            if after is None and tried_again:
-                raise self._nothing_smaller(examined, batch, size, oom) from oom
-            tried_again = after is None
-            self._tell_oom(guarded, oom, size, after or size, seconds)
+            after, how = self._way_on(guarded, examined, batch, failed, before=how)
+            self._tell_oom(guarded, failed.oom, size, after, how.format(after=after), seconds)
             gc.collect()
-        self._note(guarded, examined, size, batch.size)
+        self._note(guarded, examined, size, batch.size, time.perf_counter() - began)
         return outputs
 
-    def _try(self, examined: Examined, batch: Batch, size: int) -> Any:
+    def _try(self, guarded: Guarded, examined: Examined, batch: Batch, size: int) -> Any:
         """Run the step once: whole where that costs no more memory than in two phases, else on the stage."""
         staged = examined.staged
         if size == batch.size:
-            ran, outputs = examined.whole.run(batch, if_affordable=staged is not None)
+            on_host = guarded.one_phase
+            ran, outputs = examined.whole.run(batch, if_affordable=staged is not None, on_host=on_host)
             if ran:
                 return outputs
         assert staged is not None
@@ -85,10 +101,36 @@ class Guard:
         self._commit(staged, size)
         return outputs
 
+    def _way_on(
+        self, guarded: Guarded, examined: Examined, batch: Batch, failed: _Failed, *, before: str
+    ) -> tuple[int, str]:
+        """The size to go on with, and how; raises where there is no way."""
+        if self._goes_on_in_one_phase(guarded, examined, batch, failed.size):
+            return failed.size, _AT_ONCE
+        if failed.in_commit:
+            raise self._does_not_fit("the update of the weights", failed.oom) from failed.oom
+        smaller = self._step_down(guarded, batch, failed.in_use_bytes)
+        if smaller is not None:
+            return smaller, _SMALLER
+        if before == _ONCE_MORE:
+            raise self._nothing_smaller(examined, batch, failed.size, failed.oom) from failed.oom
+        return failed.size, _ONCE_MORE
+
+    def _goes_on_in_one_phase(self, guarded: Guarded, examined: Examined, batch: Batch, size: int) -> bool:
+        """Whether the same batch may fit as plain Keras runs it, where gradients go as soon as they are used.
+
+        That is worth another try only where gradients are a good part of what there is.
+        """
+        limit_bytes, staged = limit_in_force(), examined.staged
+        if guarded.one_phase or size < batch.size or staged is None or limit_bytes is None:
+            return False
+        guarded.one_phase = staged.gradient_bytes > _MUCH * limit_bytes
+        return guarded.one_phase
+
     def _examined(self, guarded: Guarded, batch: Batch) -> Examined:
         if guarded.examined is None or (guarded.examined.too_small and batch.size > 1):
             try:
-                guarded.examined = examine(guarded.computation, batch)
+                guarded.examined = examine(guarded.computation, batch, settled_size=guarded.ladder.start)
             except Exception as error:
                 if not is_oom(error):
                     raise
@@ -124,17 +166,13 @@ class Guard:
             return None
         return guarded.ladder.step_down(batch.size, in_use_bytes)
 
-    def _tell_oom(self, guarded: Guarded, error: Exception, before: int, after: int, seconds: float) -> None:
+    def _tell_oom(
+        self, guarded: Guarded, error: Exception, before: int, after: int, how: str, seconds: float
+    ) -> None:
         oom, steps = read_oom(error), self.journal.steps
         what = _NAMES[guarded.phase].format(next=steps + 1, steps=steps)
         lost = f"{seconds:.0f} s were lost, no sample was."
-        note = f"{what} ran out of memory at micro-batch {before}, {oom.describe()}. "
-        if after < before:
-            note += (
-                f"Going on with micro-batches of {after}, on the same samples: the update is the same. {lost}"
-            )
-        else:
-            note += f"Trying once more, on the same samples. {lost}"
+        note = f"{what} ran out of memory at micro-batch {before}, {oom.describe()}. {how} {lost}"
         self.journal.survived(SurvivedOOM(steps, guarded.phase, before, after, seconds, oom), note)
         assert guarded.examined is not None
         if guarded.examined.without_xla():
@@ -156,13 +194,13 @@ class Guard:
                 "It went through with the old weights copied to the host.",
             )
 
-    def _note(self, guarded: Guarded, examined: Examined, size: int, batch_size: int) -> None:
+    def _note(self, guarded: Guarded, examined: Examined, size: int, batch_size: int, seconds: float) -> None:
         if guarded.phase != "gradients":
             return
         if self.journal.note_micro_batch(size, batch_size) and size < batch_size:
             for note in what_a_split_changes(examined.staged):
                 self.journal.tell_once(note)
-        self.journal.steps += 1
+        self.journal.count_step(seconds)
 
     def _nothing_smaller(self, examined: Examined, batch: Batch, size: int, error: Exception) -> DoesNotFit:
         reason = examined.why_not_split or batch.why_not_split

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import statistics
+from collections import deque
 
 from memfit.devices import device_memory, reset_peak
 from memfit.errors import NotMeasurable
 from memfit.records import Budget, MicroBatchChange, Plan, Run, SurvivedOOM
 
 logger = logging.getLogger("memfit")
+
+_WARM = 2
+_TIMED = 256
 
 
 class Journal:
@@ -21,6 +26,9 @@ class Journal:
         self._micro_batches: list[MicroBatchChange] = []
         self._ooms: list[SurvivedOOM] = []
         self._notes: list[str] = []
+        self._seconds = deque[float](maxlen=_TIMED)  # of the last steps
+        self._step_peak: int | None = None
+        self._only_steps = True
 
     def run(self) -> Run:
         """What has happened so far."""
@@ -32,7 +40,23 @@ class Journal:
             peak_bytes=read_peak(),
             notes=tuple(self._notes),
             plan=self.plan,
+            seconds_per_step=statistics.median(self._seconds) if self._seconds else None,
+            step_peak_bytes=self._peak_of_steps(),
         )
+
+    def count_step(self, seconds: float) -> None:
+        """A training step that went through; the first ones are not timed, since they are traced."""
+        self.steps += 1
+        if self.steps > _WARM:
+            self._seconds.append(seconds)
+
+    def begin_other(self) -> None:
+        """Something else than a training step is going to run: from here on the peak may be its own."""
+        self._step_peak, self._only_steps = self._peak_of_steps(), False
+
+    def _peak_of_steps(self) -> int | None:
+        """The device's peak as long as nothing but training steps has run; None before the first."""
+        return (read_peak() if self.steps else None) if self._only_steps else self._step_peak
 
     def survived(self, oom: SurvivedOOM, note: str) -> None:
         """An out-of-memory error that training goes on after."""

@@ -26,7 +26,7 @@ class Ladder:
     """
 
     def __init__(self, start: int | None = None) -> None:
-        self._start = start
+        self.start = start
         self._failures: list[_Failure] = []
 
     def size_for(self, batch_size: int) -> int:
@@ -35,7 +35,7 @@ class Ladder:
         return batch_size if rung is None else min(rung, batch_size)
 
     def _rung(self) -> int | None:
-        return -(-self._failures[-1].size // 2) if self._failures else self._start
+        return -(-self._failures[-1].size // 2) if self._failures else self.start
 
     def step_down(self, batch_size: int, in_use_bytes: int | None = None) -> int | None:
         """The next smaller size, from now on; None when one sample was too much already."""
@@ -57,4 +57,4 @@ class Ladder:
 
     def start_at(self, size: int) -> None:
         """Begin at this size, whatever was before."""
-        self._start, self._failures = size, []
+        self.start, self._failures = size, []

@@ -42,14 +42,18 @@ class Protection:
         *,
         budget: Budget,
         micro_batch_size: int | None = None,
+        is_planned: bool = False,
+        one_phase: bool = False,
         replay: tuple[MicroBatchChange, ...] = (),
     ) -> None:
+        """A size that is only planned gives way where batches cannot be split."""
         _check_guardable(model)
         self.model = model
         self.journal = Journal(budget)
         self.hosts = Hosts()
         self._guard = Guard(self.journal, replay=replay)
-        self._micro_batch_size = self._start = micro_batch_size
+        self._start, self._one_phase = micro_batch_size, one_phase
+        self._is_asked = micro_batch_size is not None and not is_planned
         self._kept: _Kept = vars(model).get(_KEPT) or _Kept()
         self._kept.drop_all_but(self._compiled())
         self._current: dict[Phase, Guarded] = {}
@@ -85,9 +89,9 @@ class Protection:
                 vars(model)[_KEPT] = self._kept
 
     @contextmanager
-    def attached_to_calls(self) -> Iterator[None]:
+    def attached_to_calls(self, *, keep_steps: bool = False) -> Iterator[None]:
         """The same, and arrays that are given to `fit`, `evaluate` and `predict` stay on the host."""
-        with self.attached(), ExitStack() as overrides:
+        with self.attached(keep_steps=keep_steps), ExitStack() as overrides:
             for name in ("fit", "evaluate", "predict"):
                 if is_keras_own(self.model, name) or name == "predict":
                     overrides.enter_context(overridden(self.model, name, self._hosting(name)))
@@ -166,9 +170,10 @@ class Protection:
             ladder = self._kept.ladders.setdefault(phase, Ladder())
             guarded = Guarded(self._computation(phase), phase, ladder)
             self._kept.steps[phase] = (key, guarded)
-        guarded.asked = phase == "gradients" and self._micro_batch_size is not None
+        guarded.asked = phase == "gradients" and self._is_asked
         if phase == "gradients" and self._start is not None:
             guarded.ladder.start_at(self._start)
+            guarded.one_phase = self._one_phase
             self._start = None  # from there on it goes its own way
         return guarded
 
@@ -182,7 +187,7 @@ class Protection:
         model = self.model
         return (
             *map(_Same, self._compiled()),
-            len(keras_internals.all_layers(model)),
+            tuple(layer.compute_dtype for layer in keras_internals.all_layers(model)),
             getattr(model, "run_eagerly", None),
             getattr(model, "jit_compile", None),
             bool(keras_internals.output_trackers(model)) and self._static_batches if model.compiled else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import keras
@@ -15,16 +14,15 @@ from memfit.models import internals
 from memfit.models.calls import Call, Wrap, calls_of, in_backward_order, input_keys, output_keys
 from memfit.runs.keras_internals import overridden
 from memfit.runs.segments import Piece, Segment, compute_twice, run_pieces
+from memfit.runs.undoing import Undoable, forget_traces
 from memfit.spans import Span, outermost
 
 # Under this name a model knows that it is rematerialised, and how.
 REMAT = "_memfit_remat"
 
-_TRACED_BY_KERAS = ("train_function", "test_function", "predict_function")
-
 
 @dataclass(frozen=True)
-class Remat:
+class Remat(Undoable):
     """What was done to a model; `undo` or leaving a `with` block takes it back.
 
     >>> with memfit.remat(model) as remat:
@@ -42,10 +40,6 @@ class Remat:
     _cuts: tuple[Callable[[], Any], ...]  # contexts in which a part of the model is cut
     _changes: ExitStack = field(default_factory=ExitStack)
 
-    def undo(self) -> None:
-        """Let the model keep its activations again; weights and everything else stay."""
-        self._changes.close()
-
     def apply(self) -> Self:
         """Cut the model; Keras traces its steps anew, now and when undone."""
         attributes = vars(self.model)
@@ -53,19 +47,11 @@ class Remat:
             for cut in self._cuts:
                 changes.enter_context(cut())
             attributes[REMAT] = self
-            changes.callback(_forget_traces, self.model)
+            changes.callback(forget_traces, self.model)
             changes.callback(attributes.pop, REMAT, None)
-            _forget_traces(self.model)
+            forget_traces(self.model)
             self._changes.push(changes.pop_all())
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.undo()
 
 
 def remat_of(model: Any) -> Remat | None:
@@ -133,9 +119,3 @@ def _pieces(
             pieces.append(Segment(inner, outputs=outputs, way_back=way_back))
         place = stop
     return pieces
-
-
-def _forget_traces(model: Any) -> None:
-    for name in _TRACED_BY_KERAS:
-        if hasattr(model, name):
-            setattr(model, name, None)

@@ -44,8 +44,12 @@ class Stage:
         ]
 
     def scope(self, values: list[Any]) -> StagedScope:
-        """A scope in which the variables have these values, and assignments stay inside."""
-        return StagedScope(list(zip(self.variables, values, strict=True)))
+        """A scope in which the variables have these values, and assignments stay inside.
+
+        There are fewer values than variables where TensorFlow traces a function twice and the first time has
+        brought more onto the stage.
+        """
+        return StagedScope(list(zip(self.variables, values, strict=False)))
 
     def moved(self, scope: StagedScope) -> Moved:
         """What was assigned inside a scope."""

@@ -21,9 +21,11 @@ from memfit.runs.aligned import as_tensor
 from memfit.runs.batches import Batch, Structure, parts, sizes
 from memfit.runs.commits import Commit
 from memfit.runs.computations import Captured, Computation
+from memfit.runs.keras_internals import backing_variable
 from memfit.runs.outputs import join_outputs, on_host
 from memfit.runs.shares import Measure, Shares, Vector, Weighing, known_denominators, share_vectors
 from memfit.runs.stages import Moved, Stage, distinct
+from memfit.runs.waybacks import size_of
 
 
 class Computed(NamedTuple):
@@ -58,6 +60,11 @@ class Traced:
         self._first = Graph(lambda *inputs: self._take(*inputs, first=True), signature)
         self._next = Graph(lambda *inputs: self._take(*inputs, first=False), signature)
         self._measure = Graph(self._denominators, signature)
+
+    @property
+    def knows_size(self) -> bool:
+        """Whether it is for one batch size alone."""
+        return _static_rows(self.specs) is not None
 
     def takes(self, leaves: list[Any]) -> bool:
         """Whether these tensors have shapes that it was traced for."""
@@ -109,14 +116,20 @@ class MayUseXLA:
 class StagedStep(MayUseXLA):
     """One step of a computation, run on a stage: nothing of the user's is written before the commit.
 
+    One trace serves all sizes of micro-batches. A size that is settled beforehand has one of its own, where
+    TensorFlow fuses more operations, since none asks for shapes.
+
     >>> step = StagedStep(ModelStep(model, "train_step"))
     >>> outputs = step.gather(batch, micro_batch_size=16)
     >>> step.commit()
     """
 
-    def __init__(self, computation: Computation, weighing: Weighing | None = None) -> None:
+    def __init__(
+        self, computation: Computation, weighing: Weighing | None = None, *, settled_size: int | None = None
+    ) -> None:
         self.computation = computation
         self.weighing = weighing or Weighing()
+        self.settled_size = settled_size
         self.jit_compile = computation.jit_compile
         self.quiet = False
         self.accumulators = Accumulators()
@@ -192,6 +205,11 @@ class StagedStep(MayUseXLA):
         self.accumulators.take(computed.gradients, first=first)
         self.stage.keep(computed.moved)
 
+    @property
+    def gradient_bytes(self) -> int:
+        """What the gradients of all that is trained take, as far as it has been traced."""
+        return sum(size_of(backing_variable(variable)) for variable in self.accumulators.variables)
+
     # Phase two.
 
     def commit(self) -> Exception | None:
@@ -213,24 +231,27 @@ class StagedStep(MayUseXLA):
     # Tracing.
 
     def traced(self, structure: Structure, leaves: list[Any]) -> Traced:
-        """One trace for all batch sizes; a new one only when another dimension changes."""
-        key = str(structure)
-        traces = self._traces.setdefault(key, [])
-        found = next((traced for traced in traces if traced.takes(leaves)), None)
-        if found is None:
-            found = self._trace(structure, leaves, traces)
-            traces[:] = [found] if self._open_batch else [*traces, found]
+        """One trace for all sizes but the settled one; a new one only when another dimension changes."""
+        traces = self._traces.setdefault(str(structure), [])
+        knows_size = self._wants_size(leaves)
+        for traced in traces:
+            if traced.knows_size == knows_size and traced.takes(leaves):
+                return traced
+        found = self._trace(structure, leaves, traces)
+        traces[:] = [*(traced for traced in traces if traced.knows_size), found]
         return found
 
+    def _wants_size(self, leaves: list[Any]) -> bool:
+        rows = _static_rows(leaves)
+        return not self._open_batch or (rows is not None and rows == self.settled_size)
+
     def _trace(self, structure: Structure, leaves: list[Any], before: list[Traced]) -> Traced:
-        known = before[0].specs if before and self._open_batch else None
-        specs = specs_of(leaves, open_batch=self._open_batch, before=known)
+        if self._wants_size(leaves):
+            return self._trace_all_that_moves(structure, specs_of(leaves, open_batch=False))
+        known = next((traced.specs for traced in before if not traced.knows_size), None)
         try:
-            return self._trace_all_that_moves(structure, specs)
-        except Exception:
-            if not self._open_batch:
-                raise
-            # Some models want to know the size of the batch: then each size gets a trace of its own.
+            return self._trace_all_that_moves(structure, specs_of(leaves, open_batch=True, before=known))
+        except Exception:  # noqa: BLE001 - some models want to know the size of the batch: a trace for each
             traced = self._trace_all_that_moves(structure, specs_of(leaves, open_batch=False))
             self._open_batch = False
             return traced
@@ -315,6 +336,12 @@ def _rows(leaf: Any) -> Any:
     if isinstance(leaf, tf.RaggedTensor):
         return leaf.nrows()
     return leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0]
+
+
+def _static_rows(leaves: list[Any]) -> int | None:
+    """How many rows tensors or specs have, if that is known."""
+    rows: int | None = leaves[0].shape[0]
+    return rows
 
 
 def specs_of(leaves: list[Any], *, open_batch: bool, before: list[Any] | None = None) -> list[Any]:

@@ -15,25 +15,26 @@ import tensorflow as tf
 from memfit.devices import device_memory, host_memory, limit_in_force
 from memfit.errors import NotMeasurable
 from memfit.models.graphs import Graph, written_variables
+from memfit.rooms import room_for_old_values
 from memfit.runs.aligned import aligned_copy, as_tensor
 
-# Up to this size, old values may stay until the next step replaces them: releasing them takes a call.
-NOT_WORTH_RELEASING_BYTES = 4 << 20
-
 _NUMBER = tf.TensorSpec((), tf.int64)
+_SMALL_BYTES = 1 << 14
 
 
 class WayBack:
     """The values of some tf.Variables before they change, held by private variables.
 
-    Holding a value costs nothing until the variable gets a new one: then the old one stays. Where there is
-    no room for that, the values are copied to the host beforehand instead. `hold` and
-    `release` run eagerly or while tracing, the others eagerly.
+    They are copies, so that a variable changes where it is: weights that move with every step leave gaps in
+    the pool. What XLA compiles makes new values anyway, so there the old ones are held as they are. Where
+    there is no room for them, the large ones are on the host instead. `hold`, `hold_small` and `release` run
+    eagerly or while tracing, the others eagerly.
     """
 
-    def __init__(self, variables: list[Any]) -> None:
-        self.variables = variables
+    def __init__(self, variables: list[Any], *, copies: bool = True) -> None:
+        self.variables, self._copies = variables, copies
         with tf.init_scope():
+            self._nowhere = tf.zeros((0,), tf.int32)
             self._held = [
                 tf.Variable(tf.zeros((0,), v.dtype), shape=tf.TensorShape(None), trainable=False)
                 for v in variables
@@ -41,30 +42,60 @@ class WayBack:
 
     @property
     def bytes(self) -> int:
-        """What the old values take when all variables have new ones."""
+        """What the old values take."""
         return sum(size_of(variable) for variable in self.variables)
 
     def hold(self) -> list[Any]:
         """Hold the values of now; while tracing, the operations that do it."""
-        return [
-            held.assign(variable.read_value(), read_value=False)
-            for held, variable in zip(self._held, self.variables, strict=True)
-        ]
+        return [self._hold(held, variable) for held, variable in self._pairs()]
 
-    def hold_on_host(self) -> None:
-        """Hold copies of the values of now in host memory."""
-        for held, variable in zip(self._held, self.variables, strict=True):
-            held.assign(as_tensor(aligned_copy(variable.numpy())))
+    def hold_small(self) -> None:
+        """Hold only what takes next to nothing, of which models have many: each copy takes a call."""
+        for held, variable in self._pairs():
+            if _is_small(variable):
+                self._hold(held, variable)
+
+    def hold_large_on_host(self) -> None:
+        """Hold copies of all other values of now in host memory."""
+        for held, variable in self._pairs():
+            if not _is_small(variable):
+                held.assign(as_tensor(aligned_copy(variable.numpy())))
 
     def go_back(self) -> None:
-        """Give the variables the values that are held, which allocates nothing."""
-        for held, variable in zip(self._held, self.variables, strict=True):
-            variable.assign(tf.ensure_shape(held.read_value(), variable.shape))
+        """Give the variables the values that are held, each where it lies, which allocates nothing.
+
+        Where a user holds what lies there, it cannot be written; then the held value itself takes its place.
+        """
+        all_of_it = dict.fromkeys(("begin", "end", "strides"), self._nowhere)
+        for held, variable in self._pairs():
+            value = tf.ensure_shape(held.read_value(), variable.shape)
+            if self._is_copied(variable):
+                try:
+                    tf.raw_ops.ResourceStridedSliceAssign(ref=variable.handle, value=value, **all_of_it)
+                except tf.errors.ResourceExhaustedError:
+                    variable.assign(value)
+                # Writing a part of a variable makes all who read it copy it, from then on.
+                tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+            else:
+                variable.assign(value)
 
     def release(self) -> None:
         """Let the old values go."""
         for held in self._held:
             held.assign(tf.zeros((0,), held.dtype))
+
+    def _hold(self, held: Any, variable: Any) -> Any:
+        value = variable.read_value()
+        if self._is_copied(variable):
+            value = tf.raw_ops.DeepCopy(x=value)
+        return held.assign(value, read_value=False)
+
+    def _is_copied(self, variable: Any) -> bool:
+        """Not counters and seeds: they are small, and not all devices can copy them."""
+        return self._copies and bool(variable.dtype.is_floating)
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        return zip(self._held, self.variables, strict=True)
 
 
 class Reversible:
@@ -87,7 +118,9 @@ class Reversible:
             self._hold_and_run = Graph(self._after_holding, [_NUMBER, *signature])
         self._begun = tf.Variable(0, dtype=_NUMBER.dtype, trainable=False)
         self._number = 0
-        self.way_back = WayBack(changing)
+        self.way_back = WayBack(changing, copies=not jit_compile)
+        hold_small = self.way_back.hold_small
+        self._hold_small: Any = hold_small if self._eager else Graph(hold_small, [])
 
     @property
     def graph(self) -> Any:
@@ -106,7 +139,8 @@ class Reversible:
         self._number += 1
         held = on_host or self._eager
         if on_host:
-            self.way_back.hold_on_host()
+            self._hold_small()
+            self.way_back.hold_large_on_host()
         elif self._eager:
             self.way_back.hold()
         try:
@@ -119,15 +153,18 @@ class Reversible:
             raise
 
 
+def _is_small(variable: Any) -> bool:
+    return size_of(variable) <= _SMALL_BYTES
+
+
 def size_of(variable: Any) -> int:
     """The bytes of a tf.Variable."""
     return int(variable.shape.num_elements() or 0) * int(variable.dtype.size)
 
 
 def reserve_bytes() -> int:
-    """What old values may take beside the step: a twentieth of the limit, or of the machine without one."""
-    total = limit_in_force() or host_memory().usable_total_bytes
-    return max(NOT_WORTH_RELEASING_BYTES, total // 20)
+    """What old values may take beside the step, of the limit or of the machine without one."""
+    return room_for_old_values(limit_in_force() or host_memory().usable_total_bytes)
 
 
 def free_bytes() -> int | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.devices import is_oom
 from memfit.models.graphs import Graph
+from memfit.rooms import NOT_WORTH_RELEASING_BYTES
 from memfit.runs.batches import Batch, Structure
-from memfit.runs.commits import swapping
 from memfit.runs.computations import Computation
 from memfit.runs.keras_internals import backing_variable, optimizers_of
 from memfit.runs.stages import distinct
 from memfit.runs.steps import MayUseXLA, flatten, pack, specs_of
 from memfit.runs.waybacks import (
-    NOT_WORTH_RELEASING_BYTES,
     Reversible,
     free_bytes,
     interrupts_held_back,
@@ -51,17 +49,20 @@ class WholeStep(MayUseXLA):
         self._traces: dict[str, list[_Traced]] = {}
         self._needed_bytes = 0
 
-    def run(self, batch: Batch, *, if_affordable: bool) -> tuple[bool, Any]:
+    def run(self, batch: Batch, *, if_affordable: bool, on_host: bool = False) -> tuple[bool, Any]:
         """Run the step on all of the batch at once: whether it did, and what it returned.
 
-        It is affordable where old values take no more than the reserve; else two phases need less memory.
+        It is affordable where old values take no more than the reserve; else two phases need less memory,
+        but where old values are held on the host: that needs the least of all, and time to copy them.
         """
         structure, leaves = flatten(batch.part(0, batch.size))
         traced = self._traced(structure, leaves)
-        if if_affordable and not traced.affordable:
+        if if_affordable and not traced.affordable and not on_host:
             return False, None
         free = free_bytes()
-        on_host = free is not None and free <= max(self._needed_bytes, traced.old_bytes)
+        on_host = (on_host and not traced.affordable) or (
+            free is not None and free <= max(self._needed_bytes, traced.old_bytes)
+        )
         with interrupts_held_back():
             try:
                 outputs = traced.step.run(leaves, on_host=on_host)
@@ -101,10 +102,7 @@ class WholeStep(MayUseXLA):
 
     def _trace(self, structure: Structure, specs: list[Any]) -> Reversible:
         def step(tensors: list[Any]) -> Any:
-            with ExitStack() as overrides:
-                for optimizer in self._optimizers():
-                    overrides.enter_context(swapping(optimizer))
-                return self.computation.run_plain(pack(structure, tensors))
+            return self.computation.run_plain(pack(structure, tensors))
 
         changing = self._all_known() if self.computation.eager else None
         return Reversible(step, [specs], jit_compile=self.jit_compile, changing=changing)

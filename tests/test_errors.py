@@ -7,7 +7,10 @@ import pytest
 
 from memfit import errors
 from memfit.errors import MemfitError
+from memfit.records import Choice, Shortfall
 
+CHOICE = Choice(1, 8, None, "float32", False, 900, 950, 1.0, True)
+SHORTFALL = Shortfall(512, 8, 2048, CHOICE, ())
 EXAMPLES: list[MemfitError] = [
     errors.InvalidSize("8gigs", name="budget"),
     errors.LargerThanMachine(2**40, name="--budget", total_bytes=2**34, where="the memory of this machine"),
@@ -25,6 +28,7 @@ EXAMPLES: list[MemfitError] = [
     errors.CannotEstimate("it was never built", suggestion="model.build((None, 8))"),
     errors.InvalidBatchSize(0),
     errors.InvalidLever("magic", known=("micro_batch", "remat")),
+    errors.UnusedArgument("nothing uses it.", "Expected a budget.", suggestion="more"),
     errors.WrongPlan("other batches", expected="batch_size=64", received="batch_size=8", batch_size=8),
     errors.InvalidTarget("train.py", title="TARGET", expected="file.py:name", suggestion="train.py:model"),
     errors.TargetNotFound(
@@ -39,10 +43,17 @@ EXAMPLES: list[MemfitError] = [
         suggestion='python -c "import train"',
     ),
     errors.CannotLoadModel("a.keras", "it is not an archive", suggestion='model.save("a.keras")'),
+    errors.InvalidPrecision("float16", known=("mixed_bfloat16", "mixed_float16", "float32")),
+    errors.LayerNotFound("dens_3", near=["dense_3"], known=12),
+    errors.CannotLowerPrecision("it has not been built", suggestion="model.build((None, 8))"),
+    errors.NotFinite("dense_3"),
     errors.NothingToGain(2000, 1990, batch_size=32, left_plain=None),
     errors.DoesNotFit("a step does not fit.", suggestion="memfit doctor", limit_bytes=2**20),
+    errors.NothingFits("nothing fits.", "- a larger budget", suggestion="more", shortfall=SHORTFALL),
     errors.TornUpdate(2, 5),
     errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),
+    errors.ScriptNotFound("train.py", folder="project"),
+    errors.DamagedCheckpoint("a.checkpoint", "it has no end after 9 bytes"),
     errors.CannotWrite("out.json", "Permission denied"),
 ]
 
@@ -88,5 +99,5 @@ def test_exit_codes() -> None:
     codes = {type(error).__name__: error.exit_code for error in EXAMPLES}
     assert codes["InvalidSize"] == codes["LargerThanMachine"] == codes["InvalidBatchSize"] == 2
     assert codes["InvalidTarget"] == codes["TargetNotFound"] == codes["WrongTarget"] == 2
-    assert codes["DoesNotFit"] == 3
+    assert codes["DoesNotFit"] == codes["NothingFits"] == 3
     assert codes["TensorFlowMissing"] == codes["ChildFailed"] == codes["TargetFailed"] == 1

@@ -26,7 +26,8 @@ def test_public_names_are_pinned() -> None:
         "step",
     ]
     assert memfit.devices.__all__ == [
-        "PeakMeasurement", "budget_of_host", "check_fits_machine", "check_installed", "describe_allocator",
+        "PeakMeasurement", "budget_of_host", "check_fits_machine", "check_installed", "count_kills",
+        "describe_allocator",
         "device_memory", "find_budget", "find_packages", "first_device", "host_memory", "is_oom", "limit",
         "limit_in_force", "load_keras", "load_tensorflow", "measure_peak", "pool_bytes", "process_bytes",
         "read_oom", "reserve_bytes", "reset_peak", "run_in_child", "runtime_started",

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from memfit.records import (
+    Advice,
     Budget,
     Choice,
     Cut,
@@ -22,9 +23,12 @@ from memfit.records import (
     LayerCall,
     LayerGraph,
     LayerTensor,
+    Measured,
+    MeasuredRuns,
     MicroBatchChange,
     Op,
     OpGraph,
+    OptimizerState,
     OutOfMemory,
     Package,
     Parts,
@@ -33,6 +37,8 @@ from memfit.records import (
     Program,
     ProgramVariable,
     Run,
+    Shortfall,
+    Slowdown,
     SurvivedOOM,
 )
 from memfit.roundtrips import Record
@@ -54,6 +60,7 @@ ESTIMATE = Estimate(
 )
 CHOICE = Choice(16, 4, (Cut((), 0, 3), Cut((2,), 1, 4)), "float32", False, 900, 950, 1.31, True, ("a note",))
 PLAIN_CHOICE = dataclasses.replace(CHOICE, remat=None)
+MEASURED = Measured(CHOICE, 1024, None, 0.5, 0)
 EXAMPLES: list[Record] = [
     DeviceMemory("CPU:0", 1, 2),
     HostMemory(100, 50, 80, 30),
@@ -94,6 +101,18 @@ EXAMPLES: list[Record] = [
     Plan(
         1024, 64, False, CHOICE, (dataclasses.replace(CHOICE, remat=None),), (CHOICE,), ("a note",), "1f", 2.5
     ),
+    Plan(
+        1024,
+        64,
+        False,
+        CHOICE,
+        optimizer=OptimizerState("Adam", 800, 8.0),
+        measured=(MEASURED,),
+        largest_batch=CHOICE,
+    ),
+    MeasuredRuns((MEASURED,)),
+    Shortfall(1024, 64, 4096, CHOICE, (Advice("a budget of 2 KiB", 2048, enough=True),), ("a note",)),
+    Slowdown(1.5, 2.0, 0.5),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
 ]

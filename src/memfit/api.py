@@ -8,7 +8,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
@@ -42,6 +42,8 @@ def fit(
     *,
     budget: str | SupportsIndex | None = None,
     plan: Plan | None = None,
+    allow: Iterable[str] = ("micro_batch", "remat"),
+    float32_layers: Iterable[str] = (),
     micro_batch_size: SupportsIndex | Run | None = None,
     **arguments: Any,
 ) -> Any:
@@ -50,42 +52,45 @@ def fit(
     Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
     batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
     the last `fit` of this model ended; a Run: the sizes of that run, step by step), whose gradients add up
-    to those of the whole batch. With a `budget`, training is planned first; with a `plan` it begins as that
-    says. Cuts are taken back at the end. What is enforced is the limit. The peak is counted from here on.
+    to those of the whole batch. With a `budget`, training is planned first, with levers and layers as
+    for `memfit.plan`; with a `plan` it begins as that says. Cuts and precision are taken back at the end.
+    What is enforced is the limit. The peak is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
     >>> history.run.micro_batch_size
     16
     """
     load_keras()
-    from memfit.planning import check_plan, plan_for_fit
-    from memfit.rematerialise import apply_cuts
-    from memfit.reports.plans import in_words
+    from memfit.planning.fingerprints import check_plan
+    from memfit.planning.fits import Planned, plan_for_fit
+    from memfit.planning.wishes import check_used, leave_for
     from memfit.runs.fits import fit_guarded
     from memfit.runs.hosts import takes_batch_size
 
     given, in_effect = {"x": x, "y": y, **arguments}, _budget_in_effect(budget)
-    notes = []
+    leave, start, notes = leave_for(allow, float32_layers), _micro_batches(micro_batch_size), []
+    is_to_be_planned = budget is not None and plan is None and micro_batch_size is None
+    check_used(leave, planned=is_to_be_planned)
     if plan is not None:
         check_plan(model, plan, given, in_effect.budget_bytes if budget is not None else None)
         if takes_batch_size(x):
             given["batch_size"] = plan.batch_size
-    elif budget is not None and micro_batch_size is None:
-        plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes)
+    elif is_to_be_planned:
+        plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes, leave)
         if plan is None:
             notes.append(f"No plan was made: {why_not}. The guard alone sees to it.")
-    if plan is not None and not plan.fits_as_is:
-        notes.append(f"To stay within {format_size(plan.budget_bytes)}: {in_words(plan.chosen)}.")
-    cuts = None if plan is None else plan.chosen.remat
-    with contextlib.nullcontext() if cuts is None else apply_cuts(model, cuts):
-        if plan is not None and plan.chosen.accumulation_steps > 1 and micro_batch_size is None:
-            micro_batch_size = plan.chosen.micro_batch_size
+    with Planned(model, plan, given) as planned:
+        if micro_batch_size is None:
+            start["micro_batch_size"] = planned.micro_batch_size
         return fit_guarded(
             model,
             budget=in_effect,
             plan=plan,
-            notes=tuple(notes),
-            **_micro_batches(micro_batch_size),
+            is_planned=micro_batch_size is None,
+            one_phase=planned.one_phase,
+            notes=(*notes, *planned.notes),
+            at_end=planned.keep,
+            **start,
             arguments=given,
         )
 
@@ -168,10 +173,11 @@ def remat(
 
 def plan(
     model: Any,
-    batch_size: SupportsIndex,
+    batch_size: SupportsIndex | Literal["auto"],
     budget: str | SupportsIndex | None = None,
     *,
     allow: Iterable[str] = ("micro_batch", "remat"),
+    float32_layers: Iterable[str] = (),
     data: Any = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Plan:
@@ -179,20 +185,31 @@ def plan(
 
     `allow` are the levers that may be pulled: micro-batches, and activations that are computed again. Both
     keep the mathematics but for BatchNormalization, which takes its statistics from micro-batches: there,
-    computing again comes first. `data` is as for `memfit.estimate`. The model stays as it is; pass the plan
-    to `memfit.fit`. `on_stage` is told what is being done.
+    computing again comes first. On request also "precision", where layers compute in 16 bits, but for
+    `float32_layers` and those that must not, and "xla", where XLA is switched on or off. `batch_size="auto"`
+    looks for the batch with the best throughput that fits as a whole, and for the largest. `data` is as for
+    `memfit.estimate`. The model stays as it is; pass the plan to `memfit.fit`. `on_stage` is told what is
+    being done.
 
     >>> plan = memfit.plan(model, batch_size=64, budget="400MiB")
     >>> plan.chosen.micro_batch_size, plan.chosen.relative_time
     (32, 1.02)
     """
-    size = _checked_samples(batch_size, InvalidBatchSize)
+    size = 0 if batch_size == "auto" else _checked_samples(batch_size, InvalidBatchSize)
     budget_bytes = parse_size(budget, "budget") if budget is not None else find_budget(None).budget_bytes
     load_keras()
-    from memfit.planning import Wish, check_levers, make_plan
+    from memfit.planning.fingerprints import structure_of
+    from memfit.planning.largest import plan_batch
+    from memfit.planning.making import make_plan
+    from memfit.planning.memories import runs_that_matter
+    from memfit.planning.wishes import Wish, leave_for
 
-    levers = check_levers((allow,) if isinstance(allow, str) else tuple(allow or ()))
-    return make_plan(model, Wish(size, budget_bytes, levers, data), on_stage)
+    leave = leave_for(allow, float32_layers)
+    wish = Wish(size, budget_bytes, leave.levers, data, leave.float32_layers)
+    if not size:
+        return plan_batch(model, wish, on_stage)
+    past = runs_that_matter(structure_of(model, wish), budget_bytes)
+    return make_plan(model, wish, on_stage, past=past)
 
 
 def estimate(

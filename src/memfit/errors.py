@@ -15,6 +15,7 @@ MemfitError
 ├── CannotGuard                         training that memfit cannot guard exactly
 ├── InvalidBatchSize (ValueError)       not a number of samples
 ├── InvalidLever (ValueError)           not a lever that a plan can pull
+├── UnusedArgument (ValueError)         something asked for that nothing would come of
 ├── WrongPlan (ValueError)              a plan for another model, other batches, other versions
 ├── CannotEstimate                      a step whose memory nobody can know beforehand
 ├── InvalidTarget (ValueError)          a TARGET that names nothing: no colon, no name
@@ -24,9 +25,16 @@ MemfitError
 ├── CannotLoadModel                     a .keras file that cannot be read, or not safely
 ├── CannotRematerialise                 a model that cannot be cut into segments
 │   └── NothingToGain                   ... because it would need as much memory as before
+├── InvalidPrecision (ValueError)       not a precision that memfit knows
+├── LayerNotFound (ValueError)          a name that no layer of the model has
+├── CannotLowerPrecision                a model that cannot compute in 16 bits
+│   └── NotFinite                       ... because its numbers overflow in float32 too
 ├── DoesNotFit                          not even the smallest step fits
+│   └── NothingFits                     ... of all that a plan may do
 ├── TornUpdate                          an update that could go neither forward nor back
 ├── ChildFailed                         a process that memfit started ended badly
+├── ScriptNotFound                      a script to run that is not there
+├── DamagedCheckpoint                   a checkpoint that is not what was written
 └── CannotWrite (OSError)               output that cannot be written
 
 Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
@@ -272,6 +280,15 @@ class InvalidLever(MemfitError, ValueError):
         )
 
 
+class UnusedArgument(MemfitError, ValueError):
+    """Something that the user asks for, and that nothing would come of."""
+
+    exit_code = 2
+
+    def __init__(self, fact: str, expected: str, *, suggestion: str) -> None:
+        super().__init__(fact, expected, suggestion=suggestion)
+
+
 class WrongPlan(MemfitError, ValueError):
     """A plan for another model, for other batches, or made with other versions."""
 
@@ -340,6 +357,58 @@ class CannotLoadModel(MemfitError):
         super().__init__(f"cannot load {path}: {reason}.", suggestion=suggestion)
 
 
+class InvalidPrecision(MemfitError, ValueError):
+    """Not a precision that memfit knows; nothing has been changed."""
+
+    exit_code = 2
+
+    def __init__(self, received: object, *, known: Sequence[str]) -> None:
+        self.received = received
+        super().__init__(
+            f"{received!r} is not a precision to compute in.",
+            f"Expected one of {', '.join(known)}, received {received!r}.",
+            suggestion=f'"{known[0]}"',
+        )
+
+
+class LayerNotFound(MemfitError, ValueError):
+    """A name that no layer of a model has; nothing has been changed."""
+
+    exit_code = 2
+
+    def __init__(self, received: str, *, near: Sequence[str], known: int) -> None:
+        self.received, self.near = received, tuple(near)
+        names = f'float32_layers=("{near[0]}",)' if near else "print([layer.name for layer in model.layers])"
+        super().__init__(
+            f"the model has no layer {received!r} among its {known}.",
+            *([f"Names that are close: {', '.join(near)}"] if near else []),
+            suggestion=names,
+        )
+
+
+class CannotLowerPrecision(MemfitError):
+    """A model that cannot compute in 16 bits; it has not been changed."""
+
+    def __init__(self, reason: str, *details: str, suggestion: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"memfit cannot let this model compute in 16 bits: {reason}.", *details, suggestion=suggestion
+        )
+
+
+class NotFinite(CannotLowerPrecision):
+    """Numbers that are not finite in float32 either; nothing has been changed."""
+
+    def __init__(self, layer: str | None) -> None:
+        self.layer = layer
+        where = "the loss or a gradient" if layer is None else f"layer {layer}"
+        super().__init__(
+            "on this batch its numbers are not finite in float32 either",
+            f"The first that are not come from {where}.",
+            suggestion="a smaller learning rate, smaller numbers in the batch, or weights from before",
+        )
+
+
 class NothingToGain(CannotRematerialise):
     """Computing activations again would save next to nothing."""
 
@@ -364,6 +433,14 @@ class DoesNotFit(MemfitError):
         super().__init__(fact, *details, suggestion=suggestion)
 
 
+class NothingFits(DoesNotFit):
+    """No plan that is allowed fits a budget; `.shortfall` is the record of what was found."""
+
+    def __init__(self, fact: str, *details: str, suggestion: str, shortfall: Any) -> None:
+        self.shortfall = shortfall
+        super().__init__(fact, *details, suggestion=suggestion, limit_bytes=shortfall.budget_bytes)
+
+
 class TornUpdate(MemfitError):
     """An update that ran out half-way, twice, and could go neither forward nor back."""
 
@@ -374,6 +451,31 @@ class TornUpdate(MemfitError):
             "Memory that was free before the update was taken by something else while it ran.",
             "The weights belong to two different steps.",
             suggestion="load the last checkpoint; a larger limit leaves room for the update",
+        )
+
+
+class ScriptNotFound(MemfitError):
+    """A script that is not there."""
+
+    exit_code = 2
+
+    def __init__(self, script: str, *, folder: object) -> None:
+        self.script, self.folder = script, folder
+        is_path = "/" in script or script.endswith(".py")
+        super().__init__(
+            f"there is no script {script!r} in {folder}.",
+            suggestion="the path of a script that is there" if is_path else f"memfit run -m {script}",
+        )
+
+
+class DamagedCheckpoint(MemfitError):
+    """A checkpoint that was cut off, or that has changed since it was written."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the checkpoint {path} is damaged: {problem}.",
+            suggestion="the one before it",
         )
 
 

@@ -98,7 +98,10 @@ Lever = Literal["micro_batch", "remat", "precision", "xla"]
 
 @dataclass(frozen=True)
 class Cut:
-    """A segment of a model that is computed again: calls of a nested model, by position in our own order."""
+    """A segment of a model that is computed again: calls of a nested model, by position in our own order.
+
+    Of a subclassed model it is a layer alone, by its position among all layers, and start and stop are 0.
+    """
 
     path: tuple[int, ...]  # positions of the nested models that it is in
     start: int
@@ -119,6 +122,39 @@ class Choice(Record):
     relative_time: float  # of a step, against the plain one
     exact: bool  # whether the mathematics stay as they are
     notes: tuple[str, ...] = ()
+    float32_layers: tuple[str, ...] = ()  # that the user wants to keep out of a lower precision
+    one_phase: bool = False  # gradients are applied as they come; old values wait on the host
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run of a choice really came to."""
+
+    choice: Choice
+    limit_bytes: int | None
+    peak_bytes: int | None
+    seconds_per_step: float | None
+    ooms: int
+
+
+@dataclass(frozen=True)
+class MeasuredRuns(Record):
+    """What runs of one model on batches of one size came to on this machine, the newest last."""
+
+    runs: tuple[Measured, ...] = ()
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer keeps besides the weights, which no plan changes."""
+
+    name: str
+    bytes: int
+    bytes_per_weight: float
+
+    def is_notable(self, peak_bytes: int) -> bool:
+        """Whether it is enough of a peak to be worth a word."""
+        return self.bytes >= 0.1 * peak_bytes
 
 
 @dataclass(frozen=True)
@@ -134,6 +170,31 @@ class Plan(Record):
     left_out: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model and the versions that it was made for
     seconds: float = 0.0
+    optimizer: OptimizerState | None = None
+    measured: tuple[Measured, ...] = ()  # runs that it goes by
+    largest_batch: Choice | None = None  # where the batch size was to be found
+    allow: tuple[Lever, ...] = ("micro_batch", "remat")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that would help where nothing fits, and what a step then needs."""
+
+    what: str
+    safe_bytes: int
+    enough: bool  # for the budget
+
+
+@dataclass(frozen=True)
+class Shortfall(Record):
+    """Nothing that is allowed fits a budget: the smallest that was found, and what would help."""
+
+    budget_bytes: int
+    batch_size: int
+    as_is_bytes: int
+    smallest: Choice
+    advice: tuple[Advice, ...]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +208,8 @@ class Run(Record):
     peak_bytes: int | None = None
     notes: tuple[str, ...] = ()
     plan: Plan | None = None
+    seconds_per_step: float | None = None  # the median of the last ones, without the data's part
+    step_peak_bytes: int | None = None  # the peak before anything else than training steps ran
 
     @property
     def micro_batch_size(self) -> int | None:
@@ -236,6 +299,7 @@ class LayerGraph(Record):
     calls: tuple[LayerCall, ...]
     tensors: tuple[LayerTensor, ...]
     outputs: tuple[int, ...]
+    alone: bool = False  # whether each call is a segment of its own, since code of the user's is in between
 
 
 OpRole = Literal[
@@ -277,6 +341,7 @@ class Op:
     times: int = 1
     parallel: int = 1  # how many of those may run at a time
     part: Literal["activations", "gradients", "data"] = "activations"  # what its outputs count as
+    is_float: bool = False  # whether its outputs are numbers of 32 bits, which a lower precision halves
     layer: str = ""
     line: str = ""  # of the user's code, that it comes from; only where that takes memory
 
@@ -316,6 +381,15 @@ class Program(Record):
     graph: OpGraph
     bodies: tuple[OpGraph, ...] = ()  # of loops, branches and calls
     left_out: tuple[str, ...] = ()  # what nobody knows about it
+
+
+@dataclass(frozen=True)
+class Slowdown(Record):
+    """How much longer operations take in 16 bits than in 32; below one where a device has units for it."""
+
+    matmul: float = 1.0
+    convolution: float = 1.0
+    other: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +16,9 @@ from memfit.models import internals
 from memfit.models.calls import calls_of
 from memfit.plans.cuts import Cuts, CutSearch
 from memfit.programs.layers import layer_graph
-from memfit.programs.sublayers import Sublayers, sublayers_worth_cutting
-from memfit.records import Cut, LayerGraph
+from memfit.programs.sublayers import Sublayers, sublayers_for_shares, sublayers_worth_cutting
+from memfit.records import Cut, LayerCall, LayerGraph
+from memfit.runs.kept_layers import Layers
 from memfit.runs.remats import Remat, cut_functional, cut_layer, remat_of
 from memfit.spans import Span
 from memfit.units import format_size
@@ -115,8 +116,29 @@ def _cuts(graph: LayerGraph, room: float | None, levels: int) -> Cuts:
     return fitting[0] if fitting else min(deeper, key=lambda cuts: cuts.peak_bytes)
 
 
+def graph_of_sublayers(
+    model: Any, specs: Any, shares: Sequence[float]
+) -> tuple[LayerGraph, list[tuple[Span, ...]]]:
+    """Layers of a subclassed model that can be computed again, and which of them for shares of its peak."""
+    found = sublayers_for_shares(model, specs, shares)
+    positions = {id(layer): number for number, layer in enumerate(internals.all_layers(model))}
+    layers = list({id(layer): layer for level in found for layer in level.layers}.values())
+    places, names = {id(layer): place for place, layer in enumerate(layers)}, Layers(model).names
+    calls = tuple(
+        LayerCall(names[id(layer)], (positions[id(layer)],), (), (), saved_bytes=0, working_bytes=0, cost=0.0)
+        for layer in layers
+    )
+    levels = [
+        tuple((place, place + 1) for place in sorted(places[id(layer)] for layer in level.layers))
+        for level in found
+    ]
+    return LayerGraph(0, calls, (), (), alone=True), [spans for spans in dict.fromkeys(levels) if spans]
+
+
 def cuts_of(graph: LayerGraph, spans: tuple[Span, ...]) -> tuple[Cut, ...]:
     """Spans over all calls as positions in the nested models that they are in."""
+    if graph.alone:
+        return tuple(Cut(graph.calls[start].path, 0, 0) for start, _ in spans)
     found = []
     for start, stop in spans:
         first, last = graph.calls[start].path, graph.calls[stop - 1].path
@@ -127,7 +149,7 @@ def cuts_of(graph: LayerGraph, spans: tuple[Span, ...]) -> tuple[Cut, ...]:
 
 
 def apply_cuts(model: Any, cuts: tuple[Cut, ...]) -> Remat:
-    """Cut a Functional or Sequential model in place, as a plan says."""
+    """Cut a model in place, as a plan says."""
     return Remat(
         model,
         segments=len(cuts),
@@ -140,7 +162,10 @@ def apply_cuts(model: Any, cuts: tuple[Cut, ...]) -> Remat:
 
 
 def _cutting(model: Any, cuts: tuple[Cut, ...]) -> list[Callable[[], Any]]:
-    """A context for each nested model in which it is cut."""
+    """A context for each nested model, or each layer of a subclassed one, in which it is cut."""
+    if internals.functional_of(model) is None:
+        layers = internals.all_layers(model)
+        return [partial(cut_layer, layers[position]) for cut in cuts for position in cut.path]
     found: dict[tuple[int, ...], list[Span]] = {}
     for cut in cuts:
         found.setdefault(cut.path, []).append((cut.start, cut.stop))

@@ -150,7 +150,7 @@ def test_who_holds_what_at_the_peak_adds_up() -> None:
     assert holders["weights", "", ""] == MIB
     assert holders["activations", "first", "a.py:1"] == 2 * MIB
     assert holders["gradients", "second", ""] == MIB
-    assert holders["scratch", "", ""] == MIB
+    assert holders["scratch", "second", ""] == MIB
 
 
 def test_the_timeline_of_a_step_goes_up_and_down() -> None:

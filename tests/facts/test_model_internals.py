@@ -90,6 +90,39 @@ def _use_them() -> dict[str, Any]:
     seen["called"] = list(called.by_scope.values())
     seen["of variables"] = [called.by_variable[id(layer.kernel.value)] for layer in dense]
 
+    inputs = keras.Input((3,))
+    attention = layers.MultiHeadAttention(1, 2, dropout=0.1, name="attention")
+    between = keras.Model(inputs, keras.ops.exp(dense[0](inputs) * 2.0) + dense[1](inputs))
+    calls = []
+    with internals.each_call(around):
+        between(tf.ones((1, 3)))
+    seen["with operations"] = sorted(calls)
+    seen["makers"] = sorted(layer.name for layer in internals.makers_of(between.outputs))
+    last = between.outputs[0]._keras_history.operation
+    seen["taken"] = [tuple(tensor.shape) for tensor in internals.inputs_of(last)]
+    attention(tf.ones((1, 2, 3)), tf.ones((1, 2, 3)))
+    seen["held"] = sorted(type(layer).__name__ for layer in internals.layers_in(attention))
+    seen["keras"] = [internals.comes_from_keras(thing) for thing in (layers.Dense, keras.ops.relu, Looks)]
+    seen["data"] = [
+        internals.prepares_data(layer) for layer in (layers.Rescaling(1.0), layers.RandomFlip(), dense[0])
+    ]
+    norm = layers.BatchNormalization()
+    norm.build((None, 3))
+    seen["cast"] = [internals.is_cast_by_layers(variable) for variable in (dense[0].kernel, norm.gamma)]
+
+    between.compile("sgd", "mse")
+    first = between.optimizer
+    second = keras.optimizers.LossScaleOptimizer(first)
+    seen["compiled with"] = internals.compiled_with(between) is first
+    internals.put_optimizer(between, second)
+    seen["put"] = between.optimizer is second and internals.compiled_with(between) is second
+    seen["saved"] = between.get_compile_config()["optimizer"]["class_name"]
+    loss = internals.loss_in_training(between, None, tf.zeros((1, 3)), tf.ones((1, 3)) * 2, None)
+    seen["loss"] = float(loss)
+    between.dtype_policy = keras.dtype_policies.DTypePolicy("mixed_float16")
+    between.compile(first, "mse")
+    seen["scaled by keras"] = between.optimizer.inner_optimizer is internals.compiled_with(between)
+
     def compiled() -> Any:
         return tf.constant(internals.is_compiled_by_xla())
 
@@ -129,6 +162,21 @@ def test_each_does_what_memfit_needs() -> None:
         # Which layer an operation and a variable belong to, whatever numbers their scopes have got.
         "called": ["", "dense_2", "inner", "inner/dense_0", "inner/dense_1", "dense_3", "dense_2"],
         "of variables": ["inner/dense_0", "inner/dense_1", "dense_2", "dense_3"],
+        # What overflows between layers, and which layers it comes from.
+        "with operations": ["Add", "Dense", "Dense", "Exp", "Functional", "Multiply"],
+        "makers": ["dense_0", "dense_1"],
+        "taken": [[None, 3], [None, 3]],
+        "held": ["Dropout", "EinsumDense", "EinsumDense", "EinsumDense", "EinsumDense", "Softmax"],
+        # Which layers need not be tried, and which are better left in float32.
+        "keras": [True, True, False],
+        "data": [True, True, False],
+        "cast": [True, False],
+        # An optimizer in the place of another, also in what is saved; and whose that one was.
+        "compiled with": True,
+        "put": True,
+        "saved": "LossScaleOptimizer",
+        "loss": 4.0,
+        "scaled by keras": True,
         # XLA needs other ties between gradients: without this, nothing is saved there.
         "for xla": [True, False, True],
     }

@@ -39,17 +39,20 @@ def chain(batch_size: int, activation: int = MIB // 4, weight: int = MIB // 2) -
     ]
     kept = [batch]
     for n in range(LAYERS):
-        weights = step.add(Op("ReadVariableOp", inputs=(handles[n],), role="read", cheap=True))
-        layer = Op("MatMul", inputs=(kept[-1], weights), layer=f"layer{n}", seconds=1.0)
+        read = Op("ReadVariableOp", inputs=(handles[n],), role="read", cheap=True, is_float=True)
+        weights = step.add(read, weight)
+        layer = Op("MatMul", inputs=(kept[-1], weights), layer=f"layer{n}", seconds=1.0, is_float=True)
         kept.append(step.add(layer, size))
-    gradient = step.add(Op("Sub", inputs=(kept[-1],), part="gradients", seconds=0.1), size)
+    loss = Op("Sub", inputs=(kept[-1],), part="gradients", seconds=0.1, is_float=True)
+    gradient = step.add(loss, size)
     rate = step.add(Op("ReadVariableOp", inputs=(handles[-1],), role="read", cheap=True))
     for n in reversed(range(LAYERS)):
-        of_layer = Op("MatMul", layer=f"layer{n}", part="gradients", seconds=1.0)
+        of_layer = Op("MatMul", layer=f"layer{n}", part="gradients", seconds=1.0, is_float=True)
         before = gradient
         gradient = step.add(dataclasses.replace(of_layer, inputs=(before, kept[n + 1])), size)
         of_weights = step.add(dataclasses.replace(of_layer, inputs=(before, kept[n])), weight)
-        move = step.add(Op("Mul", inputs=(of_weights, rate), part="gradients", seconds=0.1), weight)
+        scaled = Op("Mul", inputs=(of_weights, rate), part="gradients", seconds=0.1, is_float=True)
+        move = step.add(scaled, weight)
         step.ops.append(Op("AssignSubVariableOp", inputs=(handles[n], move), role="update", part="gradients"))
     return Program(
         batch_size, "graph", tuple(variables), OpGraph(tuple(step.ops), tuple(step.tensors), (batch,))

@@ -20,6 +20,8 @@ from memfit.records import (
     Fit,
     HostMemory,
     LayerBytes,
+    Measured,
+    OptimizerState,
     OutOfMemory,
     Package,
     Parts,
@@ -109,6 +111,29 @@ def test_plan_that_changes_nothing() -> None:
     )
     plan = dataclasses.replace(PLAN, fits_as_is=True, chosen=as_is, alternatives=(), ladder=(), left_out=())
     check_golden(GOLDEN / "plan_as_is.txt", render(show_plan(plan)))
+
+
+def test_plan_in_another_precision_for_the_best_batch() -> None:
+    low = dataclasses.replace(
+        CHOICE,
+        micro_batch_size=48,
+        accumulation_steps=1,
+        precision="mixed_bfloat16",
+        exact=False,
+        float32_layers=("head",),
+        notes=("Layers compute in bfloat16, but for 3 layers that stay in float32.",),
+    )
+    plan = dataclasses.replace(
+        PLAN,
+        batch_size=48,
+        chosen=low,
+        largest_batch=OTHERS[1],
+        optimizer=OptimizerState("Adam", 90 * MIB, 8.0),
+        measured=(Measured(low, 400 * MIB, 380 * MIB, 0.5, 0),),
+        allow=("remat", "precision"),
+        left_out=(),
+    )
+    check_golden(GOLDEN / "plan_auto.txt", render(show_plan(plan)))
 
 
 def test_estimate() -> None:

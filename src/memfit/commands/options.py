@@ -73,6 +73,11 @@ def output_set_aside() -> Iterator[None]:
         os.close(kept)
 
 
+def listed(names: str) -> tuple[str, ...]:
+    """The value of an option that is several names with commas."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
 def count_of(text: str, name: str) -> int:
     """The value of an option that is a number of samples."""
     if not (text.isascii() and text.isdigit() and int(text)):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from memfit.commands.options import (
     count_of,
     json_option,
+    listed,
     output_option,
     quiet_option,
+    say,
     show,
 )
 
@@ -21,14 +23,26 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: memfit plan train.py:model --batch 64 --budget 400MiB")
 @click.argument("target")
-@click.option("--batch", metavar="N", required=True, help="The batch size, which stays.")
+@click.option(
+    "--batch",
+    metavar="N",
+    required=True,
+    help="The batch size, which stays; auto: the largest that fits, and the best throughput.",
+)
 @click.option("--budget", metavar="SIZE", help="The memory there is; else that of this machine.")
 @click.option(
     "--allow",
     metavar="LEVER[,LEVER]",
     default="micro_batch,remat",
     show_default=True,
-    help="What may be done: split batches, compute activations again.",
+    help="What may be done: micro_batch splits batches, remat computes activations again, precision computes "
+    "in 16 bits, xla switches XLA on or off.",
+)
+@click.option(
+    "--float32",
+    metavar="LAYER[,LAYER]",
+    default="",
+    help="With precision: layers that stay in float32, besides those that have to.",
 )
 @click.option(
     "--data", metavar="TARGET", help="A batch, a dataset or specs, where the model alone leaves it open."
@@ -41,6 +55,7 @@ def plan(
     batch: str,
     budget: str | None,
     allow: str,
+    float32: str,
     data: str | None,
     as_json: bool,
     output: Path | None,
@@ -54,12 +69,12 @@ def plan(
     TARGET is as for memfit estimate. The exit code is 3 if nothing fits.
     """
     from memfit.commands.models import UsersModel
+    from memfit.errors import NothingFits
     from memfit.reports.plans import show_plan
     from memfit.units import parse_size
 
-    size = count_of(batch, "--batch")
+    size: int | Literal["auto"] = "auto" if batch == "auto" else count_of(batch, "--batch")
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
-    levers = tuple(name.strip() for name in allow.split(","))
     users = UsersModel(target, data)
 
     def make() -> Plan:
@@ -67,7 +82,18 @@ def plan(
 
         with users.loaded(quiet=quiet or as_json) as found:
             return api.plan(
-                found.model, size, budget_bytes, allow=levers, data=found.data, on_stage=found.tell
+                found.model,
+                size,
+                budget_bytes,
+                allow=listed(allow),
+                float32_layers=listed(float32),
+                data=found.data,
+                on_stage=found.tell,
             )
 
-    show(make, show_plan, as_json=as_json, output=output)
+    try:
+        show(make, show_plan, as_json=as_json, output=output)
+    except NothingFits as error:
+        if as_json:
+            say(error.shortfall.to_json())
+        raise

@@ -13,8 +13,7 @@ from memfit.estimates.allocators import Allocator
 Value = int | None
 Owner = tuple[str, str, str]  # a part of an estimate, a layer and a line
 
-_SCRATCH = 0
-_NOBODY = 1
+_NOBODY = 0
 _GONE = -1  # uses of a buffer that was given back
 
 
@@ -63,10 +62,10 @@ class Buffers:
         self._sizes: list[int] = []
         self._owner: list[int] = []
         self._items: dict[int, list[int]] = {}  # what lists of tensors hold
-        self._scratch: dict[int, int] = {}
-        self._owners: list[Owner] = [("scratch", "", ""), ("", "", "")]
+        self._scratch: dict[int, tuple[int, int]] = {}  # sizes and owners, by address
+        self._owners: list[Owner] = [("", "", "")]
         self._numbers = {owner: number for number, owner in enumerate(self._owners)}
-        self._held: list[int] = [0, 0]
+        self._held: list[int] = [0]
         self.begin_step()
 
     def owner(self, part: str, layer: str = "", line: str = "") -> int:
@@ -158,17 +157,18 @@ class Buffers:
             self._items[buffer].append(last)
         return rest, last
 
-    def scratch(self, size: int) -> int:
+    def scratch(self, size: int, owner: int) -> int:
         """The address of memory that is nobody's output."""
         address = self._memory.allocate(size)
-        self._scratch[address] = size
-        self._note(size, _SCRATCH)
+        self._scratch[address] = (size, owner)
+        self._note(size, owner)
         return address
 
     def free_scratch(self, address: int) -> None:
         """Give it back."""
         self._memory.free(address)
-        self._note(-self._scratch.pop(address), _SCRATCH)
+        size, owner = self._scratch.pop(address)
+        self._note(-size, owner)
 
     def release(self, buffer: int) -> None:
         """One use less; without any, the memory is free."""

@@ -215,7 +215,8 @@ class _Run:
                 if outputs[place] is None and sizes[tensor]:
                     made.append(buffers.new(sizes[tensor], wiring.owners[number]))
                     outputs[place] = made[-1]
-            scratch.extend(map(buffers.scratch, op.scratch))  # as far as there is room
+            owner = wiring.scratch_owners[number]
+            scratch.extend(buffers.scratch(size, owner) for size in op.scratch)  # as far as there is room
         except OutOfMemory:
             for buffer in made:
                 buffers.drop(buffer)

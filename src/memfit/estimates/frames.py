@@ -16,6 +16,9 @@ class Wiring:
         self.graph = graph
         self.ops = graph.ops
         self.owners = [buffers.owner(op.part, op.layer, op.line) for op in graph.ops]
+        self.scratch_owners = [
+            buffers.owner("scratch", op.layer, op.line) if op.scratch else 0 for op in graph.ops
+        ]
         self.cheap = [op.cheap for op in graph.ops]
         self.calls = [op.role == "call" for op in graph.ops]
         self.users: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]  # operations and positions

@@ -20,10 +20,12 @@ _BELOW = 1.04  # what runs differ by beyond what simulations do, downwards and u
 _ABOVE = {"graph": 1.1, "xla": 1.07}
 
 
-def estimate(program: Program, *, workers: int | None = None, processes: int = _PROCESSES) -> Estimate:
+def estimate(
+    program: Program, *, workers: int | None = None, processes: int = _PROCESSES, warm_steps: int = _STEPS
+) -> Estimate:
     """What a warm step of a program needs, as seen in up to so many simulated processes."""
     workers = workers or os.cpu_count() or 1
-    steps = _simulated(program, workers, processes)
+    steps = _simulated(program, workers, processes, warm_steps)
     typical = sorted(steps, key=lambda step: step.peak_bytes)[(len(steps) - 1) // 2]
     peaks = [step.peak_bytes for step in steps]
     holders = typical.holders()
@@ -40,21 +42,23 @@ def estimate(program: Program, *, workers: int | None = None, processes: int = _
     )
 
 
-def _simulated(program: Program, workers: int, processes: int) -> list[StepMemory]:
+def _simulated(program: Program, workers: int, processes: int, warm_steps: int) -> list[StepMemory]:
     """Warm steps of as many processes as it takes to see how they differ."""
-    steps = _warm_steps(program, workers, 0)
+    steps = _warm_steps(program, workers, 0, warm_steps)
     for seed in range(1, 1 if program.method == "xla" else processes):
-        steps += _warm_steps(program, workers, seed)
+        steps += _warm_steps(program, workers, seed, warm_steps)
         peaks = [step.peak_bytes for step in steps]
         if max(peaks) <= _ALIKE * min(peaks):
             break
     return steps
 
 
-def _warm_steps(program: Program, workers: int, seed: int, **options: bool) -> list[StepMemory]:
+def _warm_steps(
+    program: Program, workers: int, seed: int, count: int = _STEPS, **options: bool
+) -> list[StepMemory]:
     simulation = Simulation(program, workers=workers, seed=seed, **options)
     simulation.step()
-    return [simulation.step() for _ in range(_STEPS)]
+    return [simulation.step() for _ in range(count)]
 
 
 def _with_quick_loops(program: Program, workers: int) -> int | None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -223,6 +223,80 @@ def each_layer_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Ite
 
     with replaced(keras.layers.Layer, "__call__", call):
         yield
+
+
+@contextmanager
+def each_call(around: Callable[[Any, Callable[[], Any], Any], Any]) -> Iterator[None]:
+    """The same for layers and for the operations between them in a graph of layers."""
+    original = keras.Operation.__call__
+
+    def call(operation: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(operation, keras.Layer):
+            return original(operation, *arguments, **options)
+        return around(operation, lambda: original(operation, *arguments, **options), (arguments, options))
+
+    with each_layer_call(around), replaced(keras.Operation, "__call__", call):
+        yield
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers that a layer holds itself, not those inside them."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def makers_of(tensors: Iterable[Any]) -> list[Any]:
+    """The layers that symbolic tensors come from, past the operations in between."""
+    found, pending, seen = [], list(tensors), set[int]()
+    while pending:
+        history = pending.pop()._keras_history
+        if isinstance(history.operation, keras.Layer):
+            found.append(history.operation)
+        elif id(history.operation) not in seen:
+            seen.add(id(history.operation))
+            pending.extend(inputs_of(history.operation))
+    return found
+
+
+def inputs_of(operation: Any) -> list[Any]:
+    """The symbolic tensors that an operation was called with, in all its calls."""
+    return [tensor for node in operation._inbound_nodes for tensor in node.input_tensors]
+
+
+def comes_from_keras(thing: Any) -> bool:
+    """Whether a class or a function is Keras' own."""
+    return str(getattr(thing, "__module__", "")).startswith("keras.src.")
+
+
+def prepares_data(layer: Any) -> bool:
+    """Whether a layer is one of Keras' for data before training: augmentation, scaling, looking up."""
+    return any("keras.src.layers.preprocessing." in kind.__module__ for kind in type(layer).__mro__)
+
+
+def is_cast_by_layers(variable: Any) -> bool:
+    """Whether a variable is read in the type that its layer computes in."""
+    return bool(variable._autocast)
+
+
+def compiled_with(model: Any) -> Any:
+    """The optimizer that `compile` was given, or made from a name; None if it was not called."""
+    settings = vars(model).get("_compile_config")
+    return None if settings is None else settings.config["optimizer"]
+
+
+def put_optimizer(model: Any, optimizer: Any) -> None:
+    """Give a compiled model another optimizer; losses, metrics and weights stay the same objects."""
+    from keras.src.utils import tracking
+
+    with tracking.DotNotTrackScope():
+        model.optimizer = optimizer
+    settings = vars(model).get("_compile_config")  # which a saved model is compiled with when it is loaded
+    if settings is not None:
+        settings.config["optimizer"] = optimizer
+
+
+def loss_in_training(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """The loss that a model trains on, with what its layers add, by its own `compute_loss`."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
 
 
 @dataclass(frozen=True)

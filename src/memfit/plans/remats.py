@@ -16,7 +16,7 @@ _EARLY = ("Shape", "ShapeN", "Size", "Rank")  # what these take is not held: the
 def rematerialised(program: Program, layers: LayerGraph, spans: Sequence[Span]) -> Program:
     """The same step with segments of calls whose activations the backward pass computes again."""
     graph = program.graph
-    places = _calls_of_ops(program, layers)
+    places = _calls_around(program, layers, spans) if layers.alone else _calls_of_ops(program, layers)
     update = regions_of(program).update
     for span in spans:
         graph = _with_segment(graph, places, update, span)
@@ -35,6 +35,18 @@ def _calls_of_ops(program: Program, layers: LayerGraph) -> list[int | None]:
         elif op.part == "activations":
             before = [found[makers[tensor]] for tensor in op.inputs if tensor in makers]
             found[number] = max((place for place in before if place is not None), default=None)
+    return found
+
+
+def _calls_around(program: Program, layers: LayerGraph, spans: Sequence[Span]) -> list[int | None]:
+    """Which layer that is computed again each operation is in, by the names of all layers around it."""
+    cut = {layers.calls[start].name: start for start, _ in spans}
+    found: list[int | None] = []
+    for op in program.graph.ops:
+        path = op.layer
+        while path and path not in cut:
+            path = path.rpartition("/")[0]
+        found.append(cut.get(path))
     return found
 
 

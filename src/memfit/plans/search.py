@@ -6,19 +6,21 @@ fastest is chosen, and one that keeps the mathematics before one that does not.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from memfit.plans.cuts import CutSearch
-from memfit.plans.micro_batches import in_micro_batches, seconds_in_micro_batches
+from memfit.plans.micro_batches import as_guarded, has_two_phases, seconds_in_micro_batches, seconds_to_copy
 from memfit.plans.regions import written_by
 from memfit.plans.remats import rematerialised
 from memfit.plans.times import seconds_of
 from memfit.records import LayerGraph, Program
 from memfit.spans import Span
 
-_SHARES = (0.8, 0.6, 0.45, 0.3)  # of what is kept without cuts: the peaks that cuts are looked for
+SHARES = (0.8, 0.6, 0.45, 0.3)  # of what is kept without cuts: the peaks that cuts are looked for
+_ALIKE = 1.01  # times that differ by no more cannot be told apart
 _NORMALISES = "moving_mean"  # a variable of layers whose statistics come from a batch
 _DRAWS = "seed_generator_state"
 
@@ -31,6 +33,25 @@ class Weighed:
     safe_bytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A step to start from: the one that there is, or the same in another precision or compiled by XLA.
+
+    `program_at` gives it for batches of a size. `layers` are for cutting; without them, or without leave to
+    split, those levers stay unused.
+    """
+
+    program_at: Callable[[int], Program]
+    layers: LayerGraph | None = None
+    cuts: Sequence[tuple[Span, ...]] = ()  # ways to cut layers that are segments of their own
+    may_split: bool = True
+    precision: str = "float32"
+    jit_compile: bool = False
+    exact: bool = True
+    notes: tuple[str, ...] = ()
+    relative_time: float | None = None  # where its programs do not say it
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One way to train, and what it comes to."""
@@ -41,7 +62,9 @@ class Candidate:
     weighed: Weighed
     relative_time: float
     exact: bool
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    base: Base
+    one_phase: bool = False  # the step runs at once, with old values on the host
 
     @property
     def accumulation_steps(self) -> int:
@@ -62,110 +85,152 @@ class Search:
     """Looks for ways to train a model on batches of one size."""
 
     def __init__(
-        self,
-        program_at: Callable[[int], Program],
-        batch_size: int,
-        weigh: Callable[[Program], Weighed],
-        *,
-        layers: LayerGraph | None = None,
-        may_split: bool = True,
+        self, bases: Sequence[Base], batch_size: int, weigh: Callable[[Program], Weighed], room_bytes: int
     ) -> None:
-        """`program_at` gives the plain step on batches of a size.
+        """The first base is the step as it is; times are relative to the first that says its time.
 
-        `layers` are for cutting; without them, or without leave to split, those levers stay unused.
+        `room_bytes` are for old values of steps on whole batches.
         """
-        self._program_at, self._batch_size, self._weigh = program_at, batch_size, weigh
-        self._layers, self._may_split = layers, may_split
-        whole = program_at(batch_size)
+        self._bases, self._batch_size, self._weigh = bases, batch_size, weigh
+        self._room_bytes = room_bytes
+        timed = next((base for base in bases if base.relative_time is None), bases[0])
+        whole = timed.program_at(batch_size)
         moved = [whole.variables[number].name for number in written_by(whole)]
         self._normalises = any(_NORMALISES in name for name in moved)
         self._draws = any(_DRAWS in name for name in moved)
-        self._plain_seconds = seconds_of(whole)
-        self._known: dict[tuple[int, tuple[Span, ...]], Candidate] = {}
+        self.plain_seconds = seconds_of(whole)
+        self._known: dict[tuple[int, int, tuple[Span, ...], bool], Candidate] = {}
+        self._levels: dict[int, list[tuple[Span, ...]]] = {}  # by identity of the layers
+        self._factors: dict[tuple[int, tuple[Span, ...]], float] = {}  # what was weighed wrongly, by how much
 
     def within(self, budget_bytes: int) -> Found:
-        """Everything worth knowing about a budget."""
-        plain = self.candidate(self._batch_size, ())
+        """Everything worth knowing about a budget; nothing else is looked at where the plain step fits."""
+        plain = self.candidate(self._bases[0], self._batch_size)
         if plain.weighed.safe_bytes <= budget_bytes:
             return Found(plain, (plain,), plain)
-        largest = [self._largest(spans, budget_bytes) for spans in self._levels()]
-        fitting = [candidate for candidate in largest if candidate is not None]
-        smallest = min(self._known.values(), key=lambda one: one.weighed.safe_bytes)
-        return Found(plain, tuple(sorted(_pareto(fitting), key=_preference)), smallest)
+        fitting = list[Candidate]()
+        for base in self._bases:
+            for spans in self.levels(base):
+                found = self._largest(base, spans, budget_bytes, exact=_is_settled(fitting))
+                fitting += [] if found is None else [found]
+                if found is None or found.micro_batch_size < self._batch_size:
+                    fitting += self._at_once(base, spans, budget_bytes)
+        smallest = min(map(self._corrected, self._known.values()), key=lambda one: one.weighed.safe_bytes)
+        return Found(plain, tuple(_in_order(_pareto(fitting))), smallest)
 
-    def candidate(self, micro_batch_size: int, spans: tuple[Span, ...]) -> Candidate:
+    def candidate(
+        self, base: Base, micro_batch_size: int, spans: tuple[Span, ...] = (), *, one_phase: bool = False
+    ) -> Candidate:
         """One way, weighed."""
-        key = (micro_batch_size, spans)
+        key = (id(base), micro_batch_size, spans, one_phase)
         if key not in self._known:
-            self._known[key] = self._weighed(micro_batch_size, spans)
-        return self._known[key]
+            self._known[key] = self._weighed(base, micro_batch_size, spans, one_phase=one_phase)
+        return self._corrected(self._known[key])
 
-    def _weighed(self, micro_batch_size: int, spans: tuple[Span, ...]) -> Candidate:
-        program, notes = self._program_at(micro_batch_size), list[str]()
+    def correct(self, candidate: Candidate, safe_bytes: int) -> None:
+        """Take note of what a candidate really needs: others with the same cuts are wrong by as much."""
+        key = (id(candidate.base), candidate.spans)
+        factor = safe_bytes / candidate.weighed.safe_bytes
+        self._factors[key] = factor * self._factors.get(key, 1.0)
+
+    def _corrected(self, candidate: Candidate) -> Candidate:
+        factor = self._factors.get((id(candidate.base), candidate.spans), 1.0)
+        if factor == 1.0:
+            return candidate
+        peak, safe = candidate.weighed.peak_bytes, candidate.weighed.safe_bytes
+        weighed = Weighed(round(factor * peak), round(factor * safe))
+        return dataclasses.replace(candidate, weighed=weighed)
+
+    def _at_once(self, base: Base, spans: tuple[Span, ...], budget_bytes: int) -> list[Candidate]:
+        """The whole batch without a second phase, if there would be one and that is what makes it fit."""
+        if not has_two_phases(base.program_at(self._batch_size), self._room_bytes):
+            return []
+        found = self.candidate(base, self._batch_size, spans, one_phase=True)
+        return [found] if found.weighed.safe_bytes <= budget_bytes else []
+
+    def _weighed(
+        self, base: Base, micro_batch_size: int, spans: tuple[Span, ...], *, one_phase: bool
+    ) -> Candidate:
+        program, notes = base.program_at(micro_batch_size), list(base.notes)
         if spans:
-            assert self._layers is not None
-            program = rematerialised(program, self._layers, spans)
+            assert base.layers is not None
+            program = rematerialised(program, base.layers, spans)
             notes.append("Activations are computed again; values stay.")
         is_split = micro_batch_size < self._batch_size
         if is_split:
             seconds = seconds_in_micro_batches(program, self._batch_size)
-            program = in_micro_batches(program, self._batch_size)
             if self._normalises:
                 notes.append("BatchNormalization takes its statistics from micro-batches.")
             if self._draws:
                 notes.append("Random layers such as Dropout draw for each micro-batch.")
         else:
             seconds = seconds_of(program)
+        if one_phase:
+            seconds += seconds_to_copy(program)
+            notes.append("Old values are copied to the host before each step.")
+        else:
+            program = as_guarded(program, self._batch_size, self._room_bytes)
         return Candidate(
             micro_batch_size=micro_batch_size,
             batch_size=self._batch_size,
             spans=spans,
             weighed=self._weigh(program),
-            relative_time=seconds / max(self._plain_seconds, 1e-12),
-            exact=not (is_split and self._normalises),
+            relative_time=base.relative_time or seconds / max(self.plain_seconds, 1e-12),
+            exact=base.exact and not (is_split and self._normalises),
             notes=tuple(notes),
+            base=base,
+            one_phase=one_phase,
         )
 
-    def _levels(self) -> Iterable[tuple[Span, ...]]:
+    def levels(self, base: Base) -> Iterable[tuple[Span, ...]]:
         """Ways to cut, from none to as many as make the smallest peak."""
-        yield ()
-        if self._layers is None:
-            return
-        search = CutSearch(self._layers)
-        smallest = search.smallest_peak()
-        found = [search.least_time(share * smallest.plain_bytes) for share in _SHARES]
-        distinct = dict.fromkeys(cuts.spans for cuts in (*found, smallest) if cuts is not None)
-        yield from (spans for spans in distinct if spans)
+        if base.layers is None or base.layers.alone:
+            return [(), *base.cuts]
+        key = id(base.layers)
+        if key not in self._levels:
+            self._levels[key] = _ways_to_cut(CutSearch(base.layers))
+        return self._levels[key]
 
-    def _largest(self, spans: tuple[Span, ...], budget_bytes: int) -> Candidate | None:
-        """The largest micro-batch that fits with these cuts; None where not even one sample does."""
-        sizes = even_sizes(self._batch_size) if self._may_split else [self._batch_size]
+    def _largest(
+        self, base: Base, spans: tuple[Span, ...], budget_bytes: int, *, exact: bool
+    ) -> Candidate | None:
+        """The largest micro-batch that fits with these cuts; None where not even one sample does.
+
+        If it has to be exact, batches that may not be split are not.
+        """
+        may_split = base.may_split and not (exact and self._normalises)
+        sizes = even_sizes(self._batch_size) if may_split else [self._batch_size]
         fits, too_large = len(sizes), -1  # places in the sizes, the largest first
         while fits - too_large > 1:
-            place = self._next(sizes, spans, budget_bytes, too_large, fits)
-            if self.candidate(sizes[place], spans).weighed.safe_bytes <= budget_bytes:
+            known = [
+                (one.micro_batch_size, self._corrected(one).weighed.safe_bytes)
+                for one in self._known.values()
+                if one.base is base and one.spans == spans and not one.one_phase
+            ]
+            place = 0 if too_large < 0 else _next(sizes, known, budget_bytes)
+            place = min(max(place, too_large + 1), fits - 1)
+            if self.candidate(base, sizes[place], spans).weighed.safe_bytes <= budget_bytes:
                 fits = place
             else:
                 too_large = place
-        return None if fits == len(sizes) else self.candidate(sizes[fits], spans)
+        return None if fits == len(sizes) else self.candidate(base, sizes[fits], spans)
 
-    def _next(
-        self, sizes: Sequence[int], spans: tuple[Span, ...], budget_bytes: int, too_large: int, fits: int
-    ) -> int:
-        """The place to look at: on the line through what is known of these cuts, since bytes grow evenly."""
-        known = [
-            (c.micro_batch_size, c.weighed.safe_bytes) for (_, s), c in self._known.items() if s == spans
-        ]
-        if too_large < 0:
-            return 0
-        if len(known) == 1:
-            guess = max(1, int(known[0][0] * 0.8 * budget_bytes / known[0][1]))
-        else:
-            (low, low_bytes), (high, high_bytes) = min(known), max(known)
-            each = max(1.0, (high_bytes - low_bytes) / max(1, high - low))
-            guess = int(low + (budget_bytes - low_bytes) / each)
-        place = next((place for place, size in enumerate(sizes) if size <= guess), len(sizes) - 1)
-        return min(max(place, too_large + 1), fits - 1)
+
+def _ways_to_cut(search: CutSearch) -> list[tuple[Span, ...]]:
+    smallest = search.smallest_peak()
+    found = [search.least_time(share * smallest.plain_bytes) for share in SHARES]
+    return list(dict.fromkeys(((), *(cuts.spans for cuts in (*found, smallest) if cuts is not None))))
+
+
+def _next(sizes: Sequence[int], known: list[tuple[int, int]], budget_bytes: int) -> int:
+    """The place to look at: on the line through what is known, since bytes grow evenly."""
+    if len(known) == 1:
+        guess = max(1, int(known[0][0] * 0.8 * budget_bytes / known[0][1]))
+    else:
+        (low, low_bytes), (high, high_bytes) = min(known), max(known)
+        each = max(1.0, (high_bytes - low_bytes) / max(1, high - low))
+        guess = int(low + (budget_bytes - low_bytes) / each)
+    return next((place for place, size in enumerate(sizes) if size <= guess), len(sizes) - 1)
 
 
 def even_sizes(batch_size: int) -> list[int]:
@@ -177,19 +242,41 @@ def even_sizes(batch_size: int) -> list[int]:
     return sorted({math.ceil(batch_size / count) for count in range(1, batch_size + 1)}, reverse=True)
 
 
+def _is_settled(fitting: Sequence[Candidate]) -> bool:
+    """Whether there is a way that keeps the mathematics, and one beside it: more that do not are no use."""
+    return any(one.exact for one in fitting) and any(not one.exact for one in fitting)
+
+
 def _pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that no other beats in time, peak and exactness at once."""
     return [
         one
         for one in candidates
         if not any(
-            other is not one
-            and other.relative_time <= one.relative_time
-            and other.weighed.peak_bytes <= one.weighed.peak_bytes
-            and other.exact >= one.exact
+            _figures(other) != _figures(one)
+            and all(a <= b for a, b in zip(_figures(other), _figures(one), strict=True))
             for other in candidates
         )
     ]
+
+
+def _figures(candidate: Candidate) -> tuple[float, int, bool]:
+    return (candidate.relative_time, candidate.weighed.peak_bytes, not candidate.exact)
+
+
+def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The best first; of those that are as fast as anybody can foretell, the one that needs least."""
+    ordered = sorted(candidates, key=_preference)
+    if not ordered:
+        return ordered
+    fastest = ordered[0]
+    alike = [
+        one
+        for one in ordered
+        if one.exact == fastest.exact and one.relative_time <= _ALIKE * fastest.relative_time
+    ]
+    best = min(alike, key=lambda one: one.weighed.peak_bytes)
+    return [best, *(one for one in ordered if one is not best)]
 
 
 def _preference(candidate: Candidate) -> tuple[bool, float, int]:

@@ -8,13 +8,18 @@ from typing import Any
 _FLOPS_PER_SECOND = 8e10
 _BYTES_PER_SECOND = 3e10
 _SECONDS_PER_CALL = 5e-6
+_SECONDS_TO_CONVOLVE, _SECONDS_TO_MULTIPLY = 3e-4, 1.5e-4  # however small: to lay out kernels, to share work
 _SLOWER = {  # than arithmetic or memory alone would have them
-    "Conv2DBackpropInput": 2.0, "Conv2DBackpropFilter": 2.0, "Conv3DBackpropInputV2": 2.0,
-    "Conv3DBackpropFilterV2": 2.0, "DepthwiseConv2dNative": 8.0, "DepthwiseConv2dNativeBackpropInput": 8.0,
+    "Conv2DBackpropInput": 2.5, "Conv2DBackpropFilter": 2.5, "Conv3DBackpropInputV2": 2.5,
+    "Conv3DBackpropFilterV2": 2.5, "DepthwiseConv2dNative": 8.0, "DepthwiseConv2dNativeBackpropInput": 8.0,
     "DepthwiseConv2dNativeBackpropFilter": 10.0, "BatchMatMulV2": 2.5, "Einsum": 2.5, "MaxPool": 3.0,
-    "MaxPoolGrad": 20.0, "AvgPoolGrad": 4.0, "Transpose": 6.0, "Softmax": 5.0, "BiasAdd": 4.0,
-    "SelectV2": 3.0, "ConcatV2": 2.0, "Exp": 2.0, "SquaredDifference": 3.0,
+    "MaxPoolGrad": 20.0, "AvgPoolGrad": 4.0, "Transpose": 6.0, "Softmax": 5.0, "BiasAdd": 3.0,
+    "BiasAddGrad": 4.0, "SelectV2": 3.0, "ConcatV2": 2.0, "Exp": 2.0, "Erfc": 4.0, "SquaredDifference": 3.0,
+    "Mean": 2.0, "Tile": 7.0, "UnsortedSegmentSum": 10.0, "StatelessRandomUniformV2": 30.0,
+    "_UnaryOpsComposition": 4.0,
 }  # fmt: skip
+_FUSED = "_Fused"  # how TensorFlow names an operation that it has joined with what follows
+_CONVOLVES = ("Conv2D", "Conv3D", "DepthwiseConv2d")
 # Whether an operation that multiplies matrices sums over the rows of the left one instead of its columns.
 _TRANSPOSED = {"MatMul": "transpose_a", "BatchMatMul": "adj_x", "BatchMatMulV2": "adj_x"}
 _FREE = frozenset({
@@ -25,27 +30,41 @@ _FREE = frozenset({
 
 def cost_of(operation: Any) -> float:
     """Seconds that an operation takes; only ratios between operations mean something."""
-    if operation.type in _FREE:
+    kind = _kind_of(operation)
+    if kind in _FREE:
         return 0.0
     moved = sum(
         _count(tensor) * (tensor.dtype.size or 1) for tensor in (*operation.inputs, *operation.outputs)
     )
     worked = moved / _BYTES_PER_SECOND + _flops(operation) / _FLOPS_PER_SECOND
-    return _SECONDS_PER_CALL + worked * _SLOWER.get(operation.type, 1.0)
+    return _seconds_to_begin(kind) + worked * _SLOWER.get(kind, 1.0)
+
+
+def _seconds_to_begin(kind: str) -> float:
+    if kind.startswith(_CONVOLVES):
+        return _SECONDS_TO_CONVOLVE
+    return _SECONDS_TO_MULTIPLY if kind in _TRANSPOSED or kind == "Einsum" else _SECONDS_PER_CALL
+
+
+def _kind_of(operation: Any) -> str:
+    """What it does, without what is fused to it."""
+    kind: str = operation.type
+    return kind.removeprefix(_FUSED)
 
 
 def _flops(operation: Any) -> float:
     """Multiplications and additions of what multiplies matrices."""
-    if operation.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
+    kind = _kind_of(operation)
+    if kind.startswith(_CONVOLVES):
         kernel, made = _kernel_and_output(operation)
         sizes = [size or 1 for size in kernel.shape]
-        each = prod(sizes[:-2]) if operation.type.startswith("Depthwise") else prod(sizes[:-1])
+        each = prod(sizes[:-2]) if kind.startswith("Depthwise") else prod(sizes[:-1])
         return 2.0 * float(_count(made) * each)
-    if operation.type in _TRANSPOSED:
+    if kind in _TRANSPOSED:
         left = operation.inputs[0].shape
-        summed = -2 if operation.get_attr(_TRANSPOSED[operation.type]) else -1
+        summed = -2 if operation.get_attr(_TRANSPOSED[kind]) else -1
         return 2.0 * _count(operation.outputs[0]) * ((left[summed] or 1) if left.rank else 1)
-    if operation.type == "Einsum":
+    if kind == "Einsum":
         return 2.0 * prod(_sizes_of_labels(operation).values())
     return 0.0
 

@@ -176,6 +176,7 @@ class _GraphReader:
             "layer": self._reader.labels.layer_of(operation.name),
             "part": "gradients" if self._is_backward(operation) else "activations",
             "cheap": is_cheap(kind),
+            "is_float": any(tensor.dtype == tf.float32 for tensor in operation.outputs),
         }
         if kind in (*LOOPS, *_BRANCHES, *_CALLS):
             return self._call(operation, common)

@@ -6,6 +6,7 @@ layers; which level is best to cut at is read off one trace of the model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,17 @@ def sublayers_worth_cutting(model: Any, specs: Any, room: float | None) -> Subla
 
     Given how many bytes activations and gradients may take: only as many layers as that takes.
     """
+    return _levels(model, specs).best(room)
+
+
+def sublayers_for_shares(model: Any, specs: Any, shares: Sequence[float]) -> list[Sublayers]:
+    """The same for shares of what the plain model keeps, and for the smallest peak, from one trace."""
+    levels = _levels(model, specs)
+    smallest = levels.best(None)
+    return [*(levels.best(share * smallest.plain_bytes) for share in shares), smallest]
+
+
+def _levels(model: Any, specs: Any) -> _Levels:
     calls: list[_LayerCall] = []
     open_calls: list[_LayerCall] = []
     turn: list[int] = []
@@ -73,7 +85,7 @@ def sublayers_worth_cutting(model: Any, specs: Any, room: float | None) -> Subla
     with internals.borrowed_global_seed():
         concrete = graph(passes).get_concrete_function(specs)
     operations = concrete.graph.get_operations()
-    return _Levels(calls, Liveness(operations, turn[0], gradients), operations).best(room)
+    return _Levels(calls, Liveness(operations, turn[0], gradients), operations)
 
 
 class _Levels:

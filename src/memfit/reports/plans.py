@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -31,7 +32,9 @@ def show_plan(plan: Plan) -> RenderableType:
 
 def _headline(plan: Plan) -> Text:
     chosen, budget = plan.chosen, format_size(plan.budget_bytes)
-    if plan.fits_as_is:
+    if plan.largest_batch is not None:
+        said = _batches_in_words(plan, plan.largest_batch)
+    elif plan.fits_as_is:
         said = f"A batch of {plan.batch_size} fits {budget} as it is."
     else:
         said = f"To train on batches of {plan.batch_size} in {budget}: {in_words(chosen)}."
@@ -42,15 +45,28 @@ def _headline(plan: Plan) -> Text:
         else f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
     )
     peak, safe = format_size(chosen.peak_bytes), format_size(chosen.safe_bytes)
-    costs = "" if plan.fits_as_is else f" A step is {time}, roughly."
+    foretold = not plan.fits_as_is and not _says(chosen, "XLA ")
+    costs = f" A step is {time}, roughly." if foretold else ""
     return Text(
         f"{said}\nIt needs {peak}; a run stays under {safe}.{costs}\nPlanned in {plan.seconds:.1f} seconds."
     )
 
 
+def _batches_in_words(plan: Plan, largest: Choice) -> str:
+    budget, size = format_size(plan.budget_bytes), largest.micro_batch_size
+    fits = f"The largest batch that fits {budget} is {size}: {in_words(largest)}."
+    if size == plan.batch_size:
+        return f"{fits} It also has the best throughput."
+    return f"{fits}\nThe best throughput is at {plan.batch_size}: {in_words(plan.chosen)}."
+
+
 def in_words(choice: Choice) -> str:
     """What is done to a step, in a few words."""
     parts = []
+    if _says(choice, "Layers compute in"):
+        parts.append(f"layers in {choice.precision.removeprefix('mixed_')}")
+    if _says(choice, "XLA "):
+        parts.append("compiled by XLA" if choice.jit_compile else "without XLA")
     if choice.accumulation_steps > 1:
         parts.append(
             f"micro-batches of {choice.micro_batch_size}, {choice.accumulation_steps} for each update"
@@ -58,12 +74,22 @@ def in_words(choice: Choice) -> str:
     if choice.remat:
         segments = "1 segment" if len(choice.remat) == 1 else f"{len(choice.remat)} segments"
         parts.append(f"{segments} of the model computed again")
+    if choice.one_phase:
+        parts.append("old values on the host")
     return ", and ".join(parts) or "as it is"
+
+
+def _says(choice: Choice, beginning: str) -> bool:
+    """Whether a note tells of a lever; a model may have been in 16 bits or compiled before."""
+    return any(note.startswith(beginning) for note in choice.notes)
 
 
 def _table(plan: Plan, choices: Sequence[Choice]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "micro-batch", "segments again", "peak", "stays under", "time", ""):
+    size = "batch" if plan.largest_batch is not None else "micro-batch"
+    also = {choice.precision for choice in choices} != {"float32"}
+    titles = ("", size, "segments", *(["precision"] if also else []), "peak", "stays under", "time", "")
+    for title in titles:
         table.add_column(title, justify="right" if title else "left", no_wrap=True)
     for letter, choice in zip(_LETTERS, choices, strict=False):
         is_chosen = choice is plan.chosen
@@ -71,6 +97,7 @@ def _table(plan: Plan, choices: Sequence[Choice]) -> RenderableType:
             letter,
             str(choice.micro_batch_size),
             str(len(choice.remat)) if choice.remat else "-",
+            *([choice.precision.removeprefix("mixed_")] if also else []),
             format_size(choice.peak_bytes),
             format_size(choice.safe_bytes),
             f"{choice.relative_time:.2f}",
@@ -99,16 +126,48 @@ def _chart(plan: Plan, choices: Sequence[Choice]) -> RenderableType:
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
-    notes = [*plan.chosen.notes, *(f"Left out: {note}." for note in plan.left_out)]
+    notes = [*plan.chosen.notes, *_optimizer(plan), *_past(plan)]
+    notes += [f"Left out: {note}." for note in plan.left_out]
     return [Text("\n".join(f"- {note}" for note in notes))] if notes else []
 
 
+def _optimizer(plan: Plan) -> list[str]:
+    """What the optimizer keeps, where that is worth a word."""
+    state = plan.optimizer
+    if state is None or not state.is_notable(plan.chosen.peak_bytes):
+        return []
+    each = f"{state.bytes_per_weight:g} bytes for each weight"
+    return [f"{state.name} keeps {format_size(state.bytes)}, {each}; plain SGD would keep none. It stays."]
+
+
+def _past(plan: Plan) -> list[str]:
+    count = len(plan.measured)
+    runs = "one run" if count == 1 else f"{count} runs"
+    return [f"It aims lower, since {runs} of before needed more than foreseen."] if count else []
+
+
 def _lines(plan: Plan) -> RenderableType:
-    size, budget = plan.batch_size, f"{plan.budget_bytes >> 20}MiB"
+    given = arguments(plan.budget_bytes, plan.allow, plan.chosen.float32_layers)
     return Group(
         Text("In Python:", style="bold"),
         Text(
-            f'plan = memfit.plan(model, batch_size={size}, budget="{budget}")\n'
-            f"memfit.fit(model, x, y, plan=plan)"
+            "import memfit\n"
+            f"memfit.limit({_size(plan.budget_bytes)})  # before the first op or model\n"
+            f"plan = memfit.plan(model, batch_size={plan.batch_size}, {given})\n"
+            "history = memfit.fit(model, x, y, plan=plan)\n"
+            "print(history.run.ooms, history.run.peak_bytes)"
         ),
     )
+
+
+def arguments(budget_bytes: int, allow: Sequence[str], float32_layers: Sequence[str]) -> str:
+    """What a call of `memfit.plan` has to say besides model and batch size, for the same plan."""
+    said = [f"budget={_size(budget_bytes)}"]
+    said += [f"allow={json.dumps(list(allow))}"] if tuple(allow) != ("micro_batch", "remat") else []
+    said += [f"float32_layers={json.dumps(list(float32_layers))}"] if float32_layers else []
+    return ", ".join(said)
+
+
+def _size(size: int) -> str:
+    """A size in whole MiB where it is, else in bytes."""
+    return f'"{size >> 20}MiB"' if size % (1 << 20) == 0 else str(size)

@@ -1,0 +1,157 @@
+"""The largest batch that fits, and the one with the best throughput, where the batch size is left open."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.garbage import no_collection
+from memfit.planning.bases import Steps, steps_for
+from memfit.planning.planners import Planner, Tell, silent, weigh
+from memfit.planning.shortfalls import nothing_fits
+from memfit.planning.wishes import Wish
+from memfit.plans.batches import largest_batch_size
+from memfit.plans.micro_batches import as_guarded
+from memfit.plans.remats import rematerialised
+from memfit.plans.search import Base
+from memfit.programs.training import check_model
+from memfit.records import Choice, Plan
+from memfit.rooms import room_for_old_values
+from memfit.spans import Span
+
+_REFERENCE = 16  # the batch size that is traced; all others follow from it
+_MOST = 2**20
+_TRIES = 8
+_LOWER = 0.95  # how much smaller each further try is, where a batch turns out not to fit
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Batches of one size, taken as a whole."""
+
+    base: Base
+    spans: tuple[Span, ...]
+    size: int
+    seconds_per_sample: float
+    one_phase: bool = False
+
+
+def plan_batch(model: Any, wish: Wish, tell: Tell = silent) -> Plan:
+    """A plan for the batch with the best throughput that fits as a whole; `largest_batch` is the largest.
+
+    Batches are not split here: split, a batch of any size would fit.
+    """
+    began = time.perf_counter()
+    check_model(model)
+    allowed = wish.allow
+    levers = tuple(lever for lever in wish.allow if lever != "micro_batch")
+    wish = dataclasses.replace(wish, batch_size=_REFERENCE, allow=levers)
+    with no_collection():
+        finding = _Finding(model, wish, steps_for(model, wish, tell), tell)
+        ways = finding.ways()
+        best = finding.best(ways) or finding.planner(1).within(wish.budget_bytes)
+        if best is None:
+            raise nothing_fits(finding.planner(1))
+        largest = finding.largest(ways, best)
+    return dataclasses.replace(
+        best,
+        alternatives=finding.alternatives(ways, best),
+        largest_batch=largest.chosen,
+        allow=allowed,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class _Finding:
+    """Looks for the largest batches of one model."""
+
+    def __init__(self, model: Any, wish: Wish, steps: Steps, tell: Tell) -> None:
+        self._model, self._wish, self._steps, self._tell = model, wish, steps, tell
+        self._plans: dict[_Way, Plan | None] = {}
+        self._planners: dict[int, Planner] = {}
+
+    def ways(self) -> list[_Way]:
+        """The largest batch for each way to change the step, as far as any fits."""
+        search = self.planner(self._wish.batch_size).search
+        found = list[_Way]()
+        for base in self._steps.bases:
+            for spans in search.levels(base):
+                found.extend(self._ways_with(base, spans))
+        return found
+
+    def _ways_with(self, base: Base, spans: tuple[Span, ...]) -> Iterator[_Way]:
+        """The largest batch with these cuts; without a second phase where only that fits."""
+        for one_phase in (False, True):
+            size = self._largest(base, spans, one_phase=one_phase)
+            if size:
+                seconds = self._seconds_per_sample(base, spans, size)
+                yield _Way(base, spans, size, seconds, one_phase)
+                return
+
+    def best(self, ways: list[_Way]) -> Plan | None:
+        """A plan for the best throughput that also fits when it is traced; exact before others."""
+        ordered = sorted(ways, key=lambda way: (not way.base.exact, way.seconds_per_sample))
+        return next(filter(None, map(self._plan_for, ordered)), None)
+
+    def largest(self, ways: list[_Way], known: Plan) -> Plan:
+        """A plan for the largest batch of all, traced."""
+        for way in sorted(ways, key=lambda way: -way.size):
+            found = self._plan_for(way) if way.size > known.batch_size else None
+            known = found if found is not None and found.batch_size > known.batch_size else known
+        return known
+
+    def alternatives(self, ways: list[_Way], best: Plan) -> tuple[Choice, ...]:
+        """All other ways, the largest first."""
+        choices = [self._choice(way) for way in sorted(ways, key=lambda way: -way.size)]
+        return tuple(one for one in choices if _kind(one) != _kind(best.chosen))
+
+    def planner(self, batch_size: int) -> Planner:
+        """The one for batches of this size."""
+        if batch_size not in self._planners:
+            wish = dataclasses.replace(self._wish, batch_size=batch_size)
+            self._planners[batch_size] = Planner(self._model, wish, self._steps, self._tell)
+        return self._planners[batch_size]
+
+    def _largest(self, base: Base, spans: tuple[Span, ...], *, one_phase: bool) -> int:
+        room_bytes = room_for_old_values(self._wish.budget_bytes)
+
+        def needed_bytes(size: int) -> int:
+            program = base.program_at(size)
+            if spans and base.layers is not None:
+                program = rematerialised(program, base.layers, spans)
+            return weigh(program if one_phase else as_guarded(program, size, room_bytes)).safe_bytes
+
+        self._tell("Looking for the largest batch")
+        return largest_batch_size(needed_bytes, self._wish.budget_bytes, most=_MOST)
+
+    def _seconds_per_sample(self, base: Base, spans: tuple[Span, ...], size: int) -> float:
+        search = self.planner(size).search
+        return search.candidate(base, size, spans).relative_time * search.plain_seconds / size
+
+    def _choice(self, way: _Way) -> Choice:
+        planner = self.planner(way.size)
+        candidate = planner.search.candidate(way.base, way.size, way.spans, one_phase=way.one_phase)
+        return planner.choice(candidate)
+
+    def _plan_for(self, way: _Way) -> Plan | None:
+        if way not in self._plans:
+            self._plans[way] = self._checked_plan(way)
+        return self._plans[way]
+
+    def _checked_plan(self, way: _Way) -> Plan | None:
+        budget = self._wish.budget_bytes
+        for _ in range(_TRIES):
+            checked = self.planner(way.size).checked(self._choice(way))
+            if checked.choice.safe_bytes <= budget and checked.has_room_in(budget):
+                return self.planner(way.size).plan(checked.choice)
+            way = dataclasses.replace(way, size=min(way.size - 1, int(_LOWER * way.size)))
+            if way.size < 1:
+                break
+        return None
+
+
+def _kind(choice: Choice) -> tuple[Any, ...]:
+    return (choice.remat, choice.precision, choice.jit_compile)

@@ -55,6 +55,15 @@ def test_segments_are_computed_again_and_their_activations_not_kept() -> None:
     assert _seconds(again) == _seconds(program) + 6  # all layers in them once more
 
 
+def test_gradients_leave_a_segment_when_those_of_its_weights_are_there() -> None:
+    again = rematerialised(chain(64), layers_of_chain(64), [(0, 3), (3, 6)]).graph
+    (tie,) = [op for op in again.ops if op.kind == "Identity" and op.after]
+    waited_for = [again.ops[number] for number in tie.after]
+    weights = [op.layer for op in waited_for if again.tensors[op.outputs[0]] == MIB // 2]
+    assert sorted(weights) == ["layer3", "layer4", "layer5"]
+    assert {op.layer for op in again.ops if set(tie.outputs) & set(op.inputs)} == {"layer2"}
+
+
 def test_a_program_at_two_sizes_is_known_at_all() -> None:
     sizes = Sizes(chain(8), chain(32))
     assert sizes.are_alike

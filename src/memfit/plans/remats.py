@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from memfit.plans.regions import followers_of, makers_of, regions_of
+from memfit.plans.regions import followers_of, makers_of, regions_of, users_of
 from memfit.records import LayerGraph, Op, OpGraph, Program
 from memfit.spans import Span
 
 _SHARED = ("variable", "constant")  # whoever needs one takes the one there is
+_NOT_COMPUTED = (*_SHARED, "read")
 _EARLY = ("Shape", "ShapeN", "Size", "Rank")  # what these take is not held: they run at once
 
 
@@ -17,8 +18,9 @@ def rematerialised(program: Program, layers: LayerGraph, spans: Sequence[Span]) 
     """The same step with segments of calls whose activations the backward pass computes again."""
     graph = program.graph
     places = _calls_around(program, layers, spans) if layers.alone else _calls_of_ops(program, layers)
+    _place_sums(graph, places)
     update = regions_of(program).update
-    for span in spans:
+    for span in sorted(spans, key=lambda span: (-span[1], span[0])):  # as the way back goes
         graph = _with_segment(graph, places, update, span)
     return dataclasses.replace(program, graph=graph)
 
@@ -50,6 +52,15 @@ def _calls_around(program: Program, layers: LayerGraph, spans: Sequence[Span]) -
     return found
 
 
+def _place_sums(graph: OpGraph, places: list[int | None]) -> None:
+    """Sums of gradients have no layer's name: they go with what takes them."""
+    users = users_of(graph)
+    for number, op in reversed(list(enumerate(graph.ops))):
+        if op.kind == "AddN" and op.part == "gradients" and not op.layer:
+            after = [places[user] for tensor in op.outputs for user in users.get(tensor, ())]
+            places[number] = max((place for place in after if place is not None), default=None)
+
+
 def _with_segment(graph: OpGraph, places: list[int | None], update: frozenset[int], span: Span) -> OpGraph:
     makers = makers_of(graph)
     inside = [
@@ -66,43 +77,108 @@ def _with_segment(graph: OpGraph, places: list[int | None], update: frozenset[in
     again = _needed(graph, makers, forward, backward)
     if not again:
         return graph
-    made = {tensor for number in again for tensor in graph.ops[number].outputs}
-    after = followers_of(graph, [n for n in backward if not made.isdisjoint(graph.ops[n].inputs)])
-    arrive = sorted(
-        {
-            makers[tensor]
-            for number in backward
-            for tensor in graph.ops[number].inputs
-            if tensor in makers
-            and graph.ops[makers[tensor]].part == "gradients"
-            and makers[tensor] not in after
-            and graph.ops[makers[tensor]].role not in (*_SHARED, "read")
-        }
-    )
-    sizes, ops = list(graph.tensors), list(graph.ops)
-    gate = len(ops)
-    ops.append(Op("NoOp", after=tuple(arrive), cheap=True))
-    copies: dict[int, int] = {}  # tensors
-    numbers: dict[int, int] = {}  # operations
-    for number in sorted(again):
-        op = graph.ops[number]
-        for tensor in op.outputs:
-            copies[tensor] = len(sizes)
-            sizes.append(graph.tensors[tensor])
-        numbers[number] = len(ops)
-        ops.append(
-            dataclasses.replace(
-                op,
-                inputs=tuple(copies.get(tensor, tensor) for tensor in op.inputs),
-                outputs=tuple(copies[tensor] for tensor in op.outputs),
-                after=(gate, *(numbers[other] for other in op.after if other in numbers)),
+    changed = _Changed(graph)
+    copies = changed.copy(sorted(again), after=_arriving(graph, makers, again, backward))
+    changed.take(backward, copies)
+    _tie(changed, backward, update)
+    places.extend([None] * (len(changed.ops) - len(places)))
+    return changed.graph
+
+
+class _Changed:
+    """A graph in the making: operations are added behind those that there are."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.before = graph
+        self.ops, self._sizes = list(graph.ops), list(graph.tensors)
+
+    @property
+    def graph(self) -> OpGraph:
+        """What has become of it."""
+        return dataclasses.replace(self.before, ops=tuple(self.ops), tensors=tuple(self._sizes))
+
+    def copy(self, numbers: Sequence[int], *, after: Sequence[int]) -> dict[int, int]:
+        """Compute some operations again, once others are done; the new tensors by the old ones."""
+        gate = self._add(Op("NoOp", after=tuple(after), cheap=True))
+        copies: dict[int, int] = {}
+        places: dict[int, int] = {}
+        for number in numbers:
+            op = self.before.ops[number]
+            copies.update((tensor, self._new_like(tensor)) for tensor in op.outputs)
+            places[number] = self._add(
+                dataclasses.replace(
+                    op,
+                    inputs=tuple(copies.get(tensor, tensor) for tensor in op.inputs),
+                    outputs=tuple(copies[tensor] for tensor in op.outputs),
+                    after=(gate, *(places[other] for other in op.after if other in places)),
+                )
+            )
+        return copies
+
+    def hold_back(self, tensor: int, users: Iterable[int], *, until: Sequence[int]) -> None:
+        """Let some operations have a tensor only when others are done."""
+        held = self._new_like(tensor)
+        self._add(
+            Op(
+                "Identity",
+                inputs=(tensor,),
+                outputs=(held,),
+                after=tuple(until),
+                role="alias",
+                cheap=True,
+                part="gradients",
             )
         )
-    places.extend([None] * (len(ops) - len(places)))
+        self.take(users, {tensor: held})
+
+    def take(self, numbers: Iterable[int], instead: dict[int, int]) -> None:
+        """Let operations take other tensors instead of those that they took."""
+        for number in numbers:
+            op = self.ops[number]
+            if not instead.keys().isdisjoint(op.inputs):
+                inputs = tuple(instead.get(tensor, tensor) for tensor in op.inputs)
+                self.ops[number] = dataclasses.replace(op, inputs=inputs)
+
+    def _add(self, op: Op) -> int:
+        self.ops.append(op)
+        return len(self.ops) - 1
+
+    def _new_like(self, tensor: int) -> int:
+        self._sizes.append(self._sizes[tensor])
+        return len(self._sizes) - 1
+
+
+def _arriving(graph: OpGraph, makers: dict[int, int], again: set[int], backward: Sequence[int]) -> list[int]:
+    """What makes the gradients that the backward pass of a segment begins with."""
+    made = {tensor for number in again for tensor in graph.ops[number].outputs}
+    after = followers_of(graph, [n for n in backward if not made.isdisjoint(graph.ops[n].inputs)])
+    taken = {makers[tensor] for n in backward for tensor in graph.ops[n].inputs if tensor in makers}
+    return sorted(
+        number
+        for number in taken
+        if graph.ops[number].part == "gradients"
+        and number not in after
+        and graph.ops[number].role not in _NOT_COMPUTED
+    )
+
+
+def _tie(changed: _Changed, backward: Sequence[int], update: frozenset[int]) -> None:
+    """Let gradients go further down when those of the weights are there too, as a segment does that runs."""
+    graph = changed.before
+    inside, users = set(backward), users_of(graph)
+    leaving: dict[int, list[int]] = {}
+    ends = set[int]()
     for number in backward:
-        op = ops[number]
-        ops[number] = dataclasses.replace(op, inputs=tuple(copies.get(t, t) for t in op.inputs))
-    return dataclasses.replace(graph, ops=tuple(ops), tensors=tuple(sizes))
+        if graph.ops[number].role in _NOT_COMPUTED:
+            continue
+        for tensor in graph.ops[number].outputs:
+            outside = [user for user in users.get(tensor, ()) if user not in inside]
+            further = [user for user in outside if user not in update and graph.ops[user].kind not in _EARLY]
+            ends.update([number] if outside else [])
+            leaving.update({tensor: further} if further else {})
+    below = followers_of(graph, [user for further in leaving.values() for user in further])
+    for tensor, further in leaving.items():
+        changed.hold_back(tensor, further, until=sorted(ends - below))
 
 
 def _needed(graph: OpGraph, makers: dict[int, int], forward: set[int], backward: Sequence[int]) -> set[int]:

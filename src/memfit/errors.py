@@ -35,6 +35,8 @@ MemfitError
 ├── ChildFailed                         a process that memfit started ended badly
 ├── ScriptNotFound                      a script to run that is not there
 ├── DamagedCheckpoint                   a checkpoint that is not what was written
+├── CannotResume                        a run that cannot go on exactly where it was
+├── RunNotFound                         a run that is asked for and was never there
 └── CannotWrite (OSError)               output that cannot be written
 
 Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
@@ -477,6 +479,29 @@ class DamagedCheckpoint(MemfitError):
             f"the checkpoint {path} is damaged: {problem}.",
             suggestion="the one before it",
         )
+
+
+class CannotResume(MemfitError):
+    """A script that, started again, is not at the point where it was."""
+
+    def __init__(self, what: str, *, expected: str, received: str) -> None:
+        self.expected, self.received = expected, received
+        super().__init__(
+            f"this run cannot be resumed: {what}.",
+            f"Expected: {expected}",
+            f"Received: {received}",
+            suggestion="memfit run without --resume, to begin anew",
+        )
+
+
+class RunNotFound(MemfitError):
+    """No such run is known."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, folder: object, suggestion: str) -> None:
+        self.folder = folder
+        super().__init__(f"there is no run of {what} in {folder}.", suggestion=suggestion)
 
 
 class ChildFailed(MemfitError):

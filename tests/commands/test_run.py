@@ -91,4 +91,15 @@ def test_a_script_that_is_killed_is_explained(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
     ended = _run(tmp_path, "-m", "memfit", "run", "killed.py")
     assert ended.returncode == 128 + signal.SIGKILL
-    assert ended.stderr == "memfit: It was killed by SIGKILL. Nothing says that memory was the reason.\n"
+    killed = "memfit: It was killed by SIGKILL. Nothing says that memory was the reason."
+    assert ended.stderr.splitlines() == [
+        killed,
+        "memfit: Starting it again (1 of at most 10 times).",
+        killed,
+        "memfit: It is not started again: it has ended like this outside of training before.",
+    ]
+    ended = _run(tmp_path, "-m", "memfit", "run", "--max-restarts", "0", "killed.py")
+    assert ended.stderr.splitlines() == [
+        killed,
+        "memfit: It is not started again: 0 restarts are the most that were asked for.",
+    ]

@@ -129,6 +129,14 @@ def _use_them() -> dict[str, Any]:
     traces = [tf.function(compiled, jit_compile=jit, autograph=False) for jit in (True, False)]
     inside = tf.function(traces[0], autograph=False)
     seen["for xla"] = [bool(trace()) for trace in (*traces, inside)]
+
+    numbers = tf.data.Dataset.range(10)
+    pipelines = (
+        numbers.batch(4).map(lambda x: x).prefetch(1),
+        numbers.batch(4, num_parallel_calls=2),
+        numbers,
+    )
+    seen["batches"] = [internals.batch_size_of(dataset) for dataset in pipelines]
     return seen
 
 
@@ -179,4 +187,6 @@ def test_each_does_what_memfit_needs() -> None:
         "scaled by keras": True,
         # XLA needs other ties between gradients: without this, nothing is saved there.
         "for xla": [True, False, True],
+        # A plan for a dataset whose last batch is smaller needs to know how large the others are.
+        "batches": [4, 4, None],
     }

@@ -59,7 +59,7 @@ def _need(kind: str, floatx: str) -> dict[str, int]:
 
 
 def _limit(kind: str, floatx: str) -> str:
-    """Half of what a step needs: where there is little room, a pool rounds up less, and some peaks by a third."""
+    """Half of what a step needs, since a pool with little room rounds up less: by a third of some peaks."""
     need = run_limited(_need, "2GiB", kind=kind, floatx=floatx)
     return f"{(need['base'] + need['peak']) // 2 // 2**20 + 1}MiB"
 

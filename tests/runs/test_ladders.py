@@ -76,3 +76,25 @@ def test_begins_anew_when_told_so() -> None:
     ladder.start_at(8)
     assert ladder.size_for(64) == 8
     assert not ladder.step_up(0)
+
+
+def test_a_plan_for_whole_batches_does_not_split_larger_ones_later() -> None:
+    ladder = Ladder(16)
+    ladder.forget_whole(16)
+    assert ladder.size_for(32) == 32
+    ladder = Ladder(8)
+    ladder.forget_whole(16)
+    assert ladder.size_for(32) == 8
+
+
+def test_goes_on_where_another_was() -> None:
+    before = Ladder(64)
+    before.step_down(64, 100 * MIB)
+    before.step_down(64, None)
+    after = Ladder.from_dict(before.to_dict())
+    assert after.size_for(64) == before.size_for(64) == 16
+    assert after.start == 64
+    third = Ladder()
+    third.go_on_as(after)
+    assert third.to_dict() == before.to_dict()
+    assert third.step_up(10 * MIB) is False  # nobody knows what was in use when it failed last

@@ -11,7 +11,7 @@ from memfit.supervision.shelves import Shelf
 
 
 def _put(shelf: Shelf, training: int, step: int) -> None:
-    shelf.put(training, step, {"step": step}, {"weights": np.full(4, step)})
+    shelf.put(training, step, {"step": step}, {"weights": np.full(4, step)}.items())
 
 
 def test_the_newest_few_of_each_training_stay(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_training_that_is_over_has_one(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     _put(shelf, 1, 3)
     assert shelf.end_of(1) is None
-    shelf.put_end(1, {"step": 4}, {})
+    shelf.put(1, None, {"step": 4}, [])
     found = shelf.end_of(1)
     assert found is not None
     assert found[0] == {"step": 4}
@@ -63,3 +63,12 @@ def test_what_a_kill_left_behind_goes(tmp_path: Path) -> None:
     (tmp_path / ".training-1-step-3.checkpoint.77").write_bytes(b"half")
     Shelf(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_stays_when_the_script_is_over(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    _put(shelf, 1, 3)
+    shelf.put(2, None, {}, [])
+    (tmp_path / "notes.txt").write_text("mine")
+    shelf.empty()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -14,6 +14,7 @@ from memfit.commands.demo import demo
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
 from memfit.commands.plan import plan
+from memfit.commands.report import report
 from memfit.commands.run import run as run_script
 from memfit.errors import MemfitError
 from memfit.version import __version__
@@ -31,7 +32,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, estimate, plan, run_script, completion):
+for _command in (demo, doctor, estimate, plan, run_script, report, completion):
     cli.add_command(_command)
 
 

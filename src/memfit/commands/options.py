@@ -17,6 +17,17 @@ from memfit.roundtrips import Record
 R = TypeVar("R", bound=Record)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+budget_option = click.option(
+    "--budget", metavar="SIZE", help="The memory there is; else that of this machine."
+)
+allow_option = click.option(
+    "--allow",
+    metavar="LEVER[,LEVER]",
+    default="micro_batch,remat",
+    show_default=True,
+    help="What may be done: micro_batch splits batches, remat computes activations again, precision computes "
+    "in 16 bits, xla switches XLA on or off.",
+)
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 output_option = click.option(
     "--output",

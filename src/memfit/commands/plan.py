@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from memfit.commands.options import (
+    allow_option,
+    budget_option,
     count_of,
     json_option,
     listed,
@@ -29,15 +31,8 @@ if TYPE_CHECKING:
     required=True,
     help="The batch size, which stays; auto: the largest that fits, and the best throughput.",
 )
-@click.option("--budget", metavar="SIZE", help="The memory there is; else that of this machine.")
-@click.option(
-    "--allow",
-    metavar="LEVER[,LEVER]",
-    default="micro_batch,remat",
-    show_default=True,
-    help="What may be done: micro_batch splits batches, remat computes activations again, precision computes "
-    "in 16 bits, xla switches XLA on or off.",
-)
+@budget_option
+@allow_option
 @click.option(
     "--float32",
     metavar="LAYER[,LAYER]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ _LABELS = {
     "unlimited": "plain Keras, unlimited",
 }
 _WIDTH = 20
+_LOOK_SECONDS = 0.5
 
 
 @contextmanager
@@ -26,6 +28,14 @@ def waiting(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True, quiet=quiet or not Console(stderr=True).is_terminal)
     with console.status(Text(what)) as status:
         yield lambda text: status.update(Text(text))
+
+
+def following(text: Callable[[], str], is_running: Callable[[], bool]) -> None:
+    """One line that says where something is, for as long as it runs."""
+    with waiting(text(), quiet=False) as tell:
+        while is_running():
+            tell(text())
+            time.sleep(_LOOK_SECONDS)
 
 
 class _Steps(ProgressColumn):

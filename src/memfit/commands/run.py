@@ -7,22 +7,37 @@ from pathlib import Path
 
 import click
 
-from memfit.commands.options import listed
+from memfit.commands.options import allow_option, budget_option, listed
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: memfit run --budget 4GiB train.py --epochs 10",
 )
-@click.option("--budget", metavar="SIZE", help="The memory there is; else that of this machine.")
-@click.option(
-    "--allow",
-    metavar="LEVER[,LEVER]",
-    default="micro_batch,remat",
-    show_default=True,
-    help="What plans may do, as for memfit plan.",
-)
+@budget_option
+@allow_option
 @click.option("--no-plan", is_flag=True, help="Plan nothing: split batches only when they run out.")
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where checkpoints are kept; else in memfit's own folder.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="How often a script that was killed is started again.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the last run of this script that was ended.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write what happened to FILE, as JSON.",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -30,20 +45,25 @@ def run(
     budget: str | None,
     allow: str,
     no_plan: bool,
+    checkpoints: Path | None,
+    max_restarts: int,
+    resume: bool,
+    report: Path | None,
     is_module: bool,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run a training script as it is, so that it fits in the memory there is.
+    """Run a training script as it is, so that it fits in the memory there is, and survives.
 
     The script has its own arguments, folder, standard streams and exit code. The fit of its models is planned
-    for the budget and guarded; evaluate, predict, train_on_batch and the like are guarded. What it does
-    otherwise is left alone. If it is killed, memfit says why.
+    for the budget and guarded; evaluate, predict, train_on_batch and the like are guarded. Checkpoints are
+    kept while it trains: if it is killed, memfit says why, starts it again, and training goes on exactly
+    where it was, in smaller steps if memory was the cause.
     """
     from memfit.errors import ScriptNotFound
     from memfit.planning.wishes import leave_for
     from memfit.supervision.jobs import Job
-    from memfit.supervision.parents import run_child
+    from memfit.supervision.runs import run_supervised
     from memfit.units import parse_size
 
     if not is_module and not Path(script).exists():
@@ -57,8 +77,12 @@ def run(
         allow=leave_for(listed(allow), ()).levers,
         plans=not no_plan,
     )
-    ended = run_child(job, os.environ)
-    if ended.death is not None and not ended.was_asked:
-        for line in (ended.death.words, *ended.death.evidence):
-            click.echo(f"memfit: {line}", err=True)
-    raise click.exceptions.Exit(ended.code)
+    code = run_supervised(
+        job,
+        os.environ,
+        checkpoints=checkpoints,
+        most_restarts=max_restarts,
+        resumes=resume,
+        report=report,
+    )
+    raise click.exceptions.Exit(code)

@@ -197,6 +197,17 @@ def build_everything(model: Any, batch: Any) -> None:
     model._symbolic_build(data_batch=keras.tree.map_structure(symbolic, batch))
 
 
+def batch_size_of(dataset: Any) -> int | None:
+    """The size of the batches that a dataset makes, but for the last; None where it does not say."""
+    while dataset is not None:
+        size = getattr(dataset, "_batch_size", None)
+        if size is not None:
+            return int(size)
+        inputs = dataset._inputs()
+        dataset = inputs[0] if len(inputs) == 1 else None
+    return None
+
+
 def compiled_parts(model: Any) -> tuple[Any, ...]:
     """What `compile` replaces: optimizer, losses and metrics, and what it was given."""
     names = ("optimizer", "_compile_loss", "_compile_metrics", "compiled")

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.models import internals
 from memfit.runs.hosts import as_arrays, takes_batch_size
 
 _BATCH_SIZE = 32  # that of Keras
@@ -24,7 +25,8 @@ def batches_of(arguments: dict[str, Any], samples: int = 1) -> tuple[int | None,
         return min(size, count) if known else None, _first(kept, samples)
     if isinstance(x, tf.data.Dataset):
         sizes = {spec.shape[0] for spec in keras.tree.flatten(x.element_spec) if spec.shape.rank}
-        return (sizes.pop(), x) if len(sizes) == 1 else (None, None)
+        size = sizes.pop() if len(sizes) == 1 else None
+        return (size or internals.batch_size_of(x), x) if not sizes else (None, None)
     return None, None
 
 

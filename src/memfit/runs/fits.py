@@ -47,6 +47,8 @@ def fit_guarded(
         with protection.attached(keep_steps=True):
             history = model.fit(**arguments)
     finally:
+        if plan is not None:
+            protection.ladder().forget_whole(plan.batch_size)
         at_end(protection.run)
     history.run = protection.run
     return history

@@ -44,6 +44,16 @@ class Journal:
             step_peak_bytes=self._peak_of_steps(),
         )
 
+    @property
+    def ooms(self) -> tuple[SurvivedOOM, ...]:
+        """The out-of-memory errors so far."""
+        return tuple(self._ooms)
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        """That of the last step; None before the first."""
+        return self._micro_batches[-1].micro_batch_size if self._micro_batches else None
+
     def count_step(self, seconds: float) -> None:
         """A training step that went through; the first ones are not timed, since they are traced."""
         self.steps += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 # A size that failed is tried again only when this much less is in use than when it failed. The peak of a
 # step moves by several per cent by itself, and each failure costs TensorFlow's ten seconds.
@@ -58,3 +59,23 @@ class Ladder:
     def start_at(self, size: int) -> None:
         """Begin at this size, whatever was before."""
         self.start, self._failures = size, []
+
+    def forget_whole(self, batch_size: int) -> None:
+        """Say no more where to start if that was to take batches of this size whole: others may be larger."""
+        if self.start is not None and self.start >= batch_size:
+            self.start = None
+
+    def go_on_as(self, other: Ladder) -> None:
+        """Be where another one is."""
+        self.start, self._failures = other.start, list(other._failures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Where it is, as JSON."""
+        return {"start": self.start, "failures": [[one.size, one.in_use_bytes] for one in self._failures]}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """A ladder that is where another was."""
+        ladder = cls(saved["start"])
+        ladder._failures = [_Failure(size, in_use_bytes) for size, in_use_bytes in saved["failures"]]
+        return ladder

@@ -22,6 +22,7 @@ from memfit.runs.keras_internals import overridden
 from memfit.runs.ladders import Ladder
 from memfit.runs.outputs import join_rows, on_host
 from memfit.runs.remats import REMAT
+from memfit.runs.watchers import watcher
 
 # Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
 _KEPT = "_memfit_guarded_steps"
@@ -58,6 +59,10 @@ class Protection:
         self._kept.drop_all_but(self._compiled())
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
+        self._goes_on_from: Ladder | None = None
+        self._watcher = watcher()
+        if self._watcher is not None:
+            self._watcher.attached(self)
 
     @property
     def run(self) -> Run:
@@ -139,7 +144,7 @@ class Protection:
 
     def _predict_function(self, elements: list[Any]) -> Any:
         """What Keras calls for some batches of a prediction."""
-        outputs = [on_host(self._run("prediction", self._batch_of(element))) for element in elements]
+        outputs = [on_host(self._run("prediction", self.batch_of(element))) for element in elements]
         if len(outputs) == 1:
             return outputs[0]
         return keras.tree.map_structure(lambda *batches: join_rows(list(batches)), *outputs)
@@ -154,8 +159,19 @@ class Protection:
                 if number == 0:
                     raise
                 break
-            logs = self._run(phase, self._batch_of(element))
+            batch = self.batch_of(element)
+            if phase == "gradients" and self._watcher is not None:
+                self._watcher.saw(batch)
+            logs = self._run(phase, batch)
         return logs
+
+    def ladder(self) -> Ladder:
+        """The ladder of the micro-batches of training, where it is now."""
+        return self._kept.ladders.setdefault("gradients", Ladder())
+
+    def go_on_from(self, ladder: Ladder) -> None:
+        """Begin training where another ladder was."""
+        self._goes_on_from = ladder
 
     def _run(self, phase: Phase, batch: Batch) -> Any:
         if phase not in self._current:
@@ -175,6 +191,9 @@ class Protection:
             guarded.ladder.start_at(self._start)
             guarded.one_phase = self._one_phase
             self._start = None  # from there on it goes its own way
+        if phase == "gradients" and self._goes_on_from is not None:
+            guarded.ladder.go_on_as(self._goes_on_from)
+            self._goes_on_from = None
         return guarded
 
     def _computation(self, phase: Phase) -> Computation:
@@ -195,8 +214,15 @@ class Protection:
             _Same(vars(model).get(REMAT)),
         )
 
-    def _batch_of(self, element: Any) -> Batch:
+    def batch_of(self, element: Any) -> Batch:
+        """The samples that an element of the data pipeline stands for."""
         return self.hosts.batch(element) or DeviceBatch.of(element)
+
+
+def keep_ladder(model: Any, ladder: Ladder) -> None:
+    """Let the next training of a model begin where this ladder is."""
+    kept: _Kept = vars(model).setdefault(_KEPT, _Kept())
+    kept.ladders.setdefault("gradients", Ladder()).go_on_as(ladder)
 
 
 class _Kept:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-
+from memfit.supervision.desks import Desk, tell
 from memfit.supervision.imports import AfterImport
 from memfit.supervision.jobs import Job
+from memfit.supervision.monitors import Monitor
 from memfit.supervision.patches import Leave, Patches
+from memfit.supervision.randomness import seed_everything
 
 
 def guard_everything(job: Job) -> None:
     """Limit the device when TensorFlow comes, and put Keras' methods behind the guard when Keras does."""
-    patches = Patches(Leave(job.budget_bytes, job.allow, plans=job.plans), _tell)
+    desk = Desk.of(job)
+    patches = Patches(Leave(job.budget_bytes, job.allow, plans=job.plans), desk)
+    seed_everything(job.seed)
     AfterImport("keras", patches.install).install()
     AfterImport("tensorflow", lambda: _limit(job.budget_bytes)).install()
+    Monitor(desk).start()
 
 
 def _limit(budget_bytes: int | None) -> None:
@@ -23,9 +27,4 @@ def _limit(budget_bytes: int | None) -> None:
     try:
         limit(budget_bytes or find_budget(None).budget_bytes)
     except MemfitError as error:
-        _tell(f"No limit was set: {error}")
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"memfit: {text}\n")
-    sys.stderr.flush()
+        tell(f"No limit was set: {error}")

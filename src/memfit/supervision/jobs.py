@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 _NAME = "MEMFIT_JOB"
 
@@ -24,6 +24,10 @@ class Job:
     allow: tuple[str, ...] = ("micro_batch", "remat")
     plans: bool = True
     parent: int = 0  # its process
+    seed: int = 0  # of random numbers that the script does not seed itself
+    folder: str = ""  # where the journal is
+    checkpoints: str = ""  # the folder that they are in
+    rungs: tuple[tuple[int, int], ...] = ()  # how far down its ladder each training begins
 
     def into(self, environment: Mapping[str, str]) -> dict[str, str]:
         """An environment that carries it."""
@@ -32,5 +36,10 @@ class Job:
     @classmethod
     def out_of_environment(cls) -> Self:
         """The job that this process was started for."""
-        fields = json.loads(os.environ.pop(_NAME))
-        return cls(**fields | {name: tuple(fields[name]) for name in ("arguments", "allow")})
+        return cls.from_fields(json.loads(os.environ.pop(_NAME)))
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """A job from JSON."""
+        tuples = {name: tuple(fields[name]) for name in ("arguments", "allow")}
+        return cls(**fields | tuples | {"rungs": tuple((number, rung) for number, rung in fields["rungs"])})

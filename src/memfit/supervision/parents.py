@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.devices import count_kills
-from memfit.supervision.deaths import END_SIGNALS, Death, Ending, explain, kernel_messages
+from memfit.supervision.deaths import END_SIGNALS, Death, Ending, Host, explain, kernel_messages
 from memfit.supervision.jobs import Job
 from memfit.supervision.relays import Relay
 
@@ -30,8 +30,13 @@ class Ended:
     was_asked: bool = False  # somebody interrupted it
 
 
-def run_child(job: Job, environment: Mapping[str, str]) -> Ended:
-    """Run a job once, in a child with our standard streams, until it ends."""
+def run_child(
+    job: Job, environment: Mapping[str, str], *, last_host: Callable[[], Host | None] = lambda: None
+) -> Ended:
+    """Run a job once, in a child with our standard streams, until it ends.
+
+    `last_host` is asked what the child had last read of the memory around it, if it was killed.
+    """
     kills, relay = count_kills(), Relay()
     with _signals_held():
         process = subprocess.Popen(
@@ -51,6 +56,7 @@ def run_child(job: Job, environment: Mapping[str, str]) -> Ended:
         kills=count_kills() - kills,
         said_last=said,
         kernel_says=kernel_messages() if code == -signal.SIGKILL else (),
+        host=last_host(),
     )
     return Ended(128 - code, explain(ending), was_asked=interrupted)
 

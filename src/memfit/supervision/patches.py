@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from memfit.supervision.desks import Desk, tell
+
 _OTHERS = ("evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -26,8 +28,9 @@ class Leave:
 class Patches:
     """The methods of `keras.Model` for as long as this process lives; not in those that it forks."""
 
-    def __init__(self, leave: Leave, tell: Callable[[str], None]) -> None:
-        self._leave, self._tell = leave, tell
+    def __init__(self, leave: Leave, desk: Desk) -> None:
+        self._leave, self._desk = leave, desk
+        self._trainings = 0
         self._process = os.getpid()
         self._inside = threading.local()
         self._told: set[str] = set()
@@ -37,7 +40,7 @@ class Patches:
         import keras
 
         if keras.config.backend() != "tensorflow":
-            self._tell(f"Keras computes with {keras.config.backend()}: nothing is guarded.")
+            tell(f"Keras computes with {keras.config.backend()}: nothing is guarded.")
             return
         ways: dict[str, Callable[..., Any]] = {
             "fit": self._fit,
@@ -73,19 +76,22 @@ class Patches:
         from memfit import api
         from memfit.errors import CannotGuard
         from memfit.runs.computations import is_keras_own
+        from memfit.supervision.trainings import Training
 
         if not getattr(model, "compiled", False):
             return original(model, **given)  # Keras says what is wrong
+        self._trainings += 1
+        training = Training(self._desk, self._trainings, model, given)
         if not is_keras_own(model, "fit"):
-            return self._protected("fit", original, model, given)
-        levers: dict[str, Any] = {}
+            return training.run(lambda given, _: self._protected("fit", original, model, given))
+        planned: dict[str, Any] = {}
         if self._leave.plans and self._leave.budget_bytes is not None:
-            levers = {"budget": self._leave.budget_bytes, "allow": self._leave.allow}
+            planned = {"budget": self._leave.budget_bytes, "allow": self._leave.allow}
         try:
-            return api.fit(model, **given, **levers)
+            return training.run(lambda given, settled: api.fit(model, **given, **settled or planned))
         except CannotGuard as error:
             self._say_why_not(error)
-            return original(model, **given)
+            return training.run(lambda given, _: original(model, **given))
 
     def _protected(self, name: str, original: Callable[..., Any], model: Any, given: dict[str, Any]) -> Any:
         from memfit.devices import find_budget
@@ -109,4 +115,4 @@ class Patches:
         reason = str(error).splitlines()[0]
         if reason not in self._told:
             self._told.add(reason)
-            self._tell(f"Not guarded: {reason}")
+            tell(f"Not guarded: {reason}")

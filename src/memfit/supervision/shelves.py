@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,22 @@ class Shelf:
         for torn in folder.glob(".training-*"):
             torn.unlink(missing_ok=True)
 
-    def put(self, training: int, step: int, says: Mapping[str, Any], arrays: Mapping[str, Array]) -> int:
-        """Keep a checkpoint of a training that goes on; how many bytes it takes."""
-        size = write_checkpoint(self._path(training, step), says, arrays.items())
-        for path in self._steps_of(training)[self._newest :]:
+    def put(
+        self, training: int, step: int | None, says: Mapping[str, Any], arrays: Iterable[tuple[str, Array]]
+    ) -> int:
+        """Keep a checkpoint of a training after a step, or with none of its end; how many bytes it takes.
+
+        Those before the newest few go, and all of them when the training is over.
+        """
+        size = write_checkpoint(self._path(training, step), says, arrays)
+        for path in self._steps_of(training)[0 if step is None else self._newest :]:
             path.unlink(missing_ok=True)
         return size
 
-    def put_end(self, training: int, says: Mapping[str, Any], arrays: Mapping[str, Array]) -> int:
-        """Keep the last checkpoint of a training; those before it go."""
-        size = write_checkpoint(self._path(training, None), says, arrays.items())
-        for path in self._steps_of(training):
+    def empty(self) -> None:
+        """Keep nothing: the script has come to its end."""
+        for path in self._folder.glob("training-*.checkpoint"):
             path.unlink(missing_ok=True)
-        return size
 
     def end_of(self, training: int) -> Contents | None:
         """The last checkpoint of a training that is over; None if it is not, or its checkpoint is damaged."""

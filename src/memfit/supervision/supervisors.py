@@ -1,0 +1,123 @@
+"""A job run until it is done: started again where it was whenever it was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from memfit.supervision.deaths import Death, Host
+from memfit.supervision.folders import RunFolder
+from memfit.supervision.jobs import Job
+from memfit.supervision.journals import JournalFile, Line, read_lines
+from memfit.supervision.parents import Ended, run_child
+from memfit.supervision.shelves import Shelf
+
+_READINGS = ("process_bytes", "available_bytes", "total_bytes")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a script was when it ended: which training, after which step; no training between them."""
+
+    training: int | None = None
+    step: int = 0
+
+    def __str__(self) -> str:
+        """In words."""
+        return "outside of training" if self.training is None else f"at step {self.step + 1}"
+
+
+class Supervisor:
+    """Runs one job in a folder, again and again where that helps."""
+
+    def __init__(
+        self, job: Job, folder: RunFolder, *, most_restarts: int, tell: Callable[[str], None]
+    ) -> None:
+        self._job, self._folder = job, folder
+        self._most_restarts, self._tell = most_restarts, tell
+        self._journal = JournalFile(folder.journal)
+        self._rungs: dict[int, int] = dict(job.rungs)
+        self._crashed_at: Place | None = None
+
+    def run(self, environment: Mapping[str, str]) -> int:
+        """Run it to its end; the exit code."""
+        restarts = 0
+        while True:
+            job = dataclasses.replace(self._job, rungs=tuple(self._rungs.items()))
+            self._journal.write("start", attempt=restarts + 1, parent=os.getpid())
+            ended = run_child(job, environment, last_host=self._last_host)
+            self._write_end(ended)
+            if ended.death is None or ended.was_asked:
+                break
+            self._say(ended.death)
+            reason = self._why_not_again(ended.death, restarts)
+            if reason is not None:
+                self._tell(reason)
+                break
+            restarts += 1
+            self._tell(f"Starting it again ({restarts} of at most {self._most_restarts} times).")
+        if ended.code == 0:
+            Shelf(Path(self._job.checkpoints)).empty()
+        elif self._has_checkpoints():
+            self._tell(f"To go on from the last checkpoint: {self._command()}")
+        self._journal.close()
+        return ended.code
+
+    def _why_not_again(self, death: Death, restarts: int) -> str | None:
+        """A reason to leave it, if there is one; else what is to be different is made so."""
+        place = self._place()
+        if restarts >= self._most_restarts:
+            return f"It is not started again: {restarts} restarts are the most that were asked for."
+        if death.cause == "asked":
+            return "It is not started again: somebody has ended it."
+        if death.cause == "memory" and place.training is not None:
+            self._rungs[place.training] = self._rungs.get(place.training, 0) + 1
+            self._journal.write("step down", training=place.training, rung=self._rungs[place.training])
+            return None
+        if place == self._crashed_at:
+            return f"It is not started again: it has ended like this {place} before."
+        self._crashed_at = place
+        return None
+
+    def _place(self) -> Place:
+        """Where the last attempt was."""
+        place = Place()
+        for line in self._lines_of_attempt():
+            if line["event"] in ("training", "step", "checkpoint"):
+                place = Place(line["training"], line.get("steps", line.get("step")) or 0)
+            elif line["event"] in ("trained", "restored"):
+                place = Place()
+        return place
+
+    def _last_host(self) -> Host | None:
+        """What the last attempt had last read of the memory around it."""
+        read = [line for line in self._lines_of_attempt() if all(name in line for name in _READINGS)]
+        return Host(*(read[-1][name] for name in _READINGS)) if read else None
+
+    def _lines_of_attempt(self) -> list[Line]:
+        lines = list(read_lines(self._folder.journal))
+        starts = [number for number, line in enumerate(lines) if line["event"] == "start"]
+        return lines[starts[-1] :] if starts else lines
+
+    def _write_end(self, ended: Ended) -> None:
+        if ended.death is None:
+            self._journal.write("over", code=ended.code)
+        else:
+            self._journal.write("died", code=ended.code, **dataclasses.asdict(ended.death))
+
+    def _say(self, death: Death) -> None:
+        for text in (death.words, *death.evidence):
+            self._tell(text)
+
+    def _has_checkpoints(self) -> bool:
+        return any(Path(self._job.checkpoints).glob("training-*.checkpoint"))
+
+    def _command(self) -> str:
+        """The line that resumes it."""
+        given = Path(self._job.checkpoints)
+        elsewhere = [] if given == self._folder.checkpoints else ["--checkpoints", str(given)]
+        module = ["-m"] if self._job.is_module else []
+        return " ".join(["memfit run --resume", *elsewhere, *module, self._job.script, *self._job.arguments])

@@ -39,6 +39,7 @@ class Training:
     def __init__(self, desk: Desk, number: int, model: Any, given: dict[str, Any]) -> None:
         self.position = Position()
         self._desk, self._number, self._model = desk, number, model
+        self._fingerprint = fingerprint_of(model)  # before its data builds what is not built yet
         self._callbacks_given, self._callbacks = callbacks.listed(given.get("callbacks"))
         self._given = {**given, "callbacks": self._callbacks_given}
         self._saved: Contents | None = None
@@ -152,7 +153,7 @@ class Training:
         protection = self._protection
         plan = None if protection is None else protection.journal.plan
         return {
-            "fingerprint": fingerprint_of(self._model),
+            "fingerprint": self._fingerprint,
             "position": dataclasses.astuple(position),
             "steps": self._steps,
             "variables": Variables(self._model).shapes,
@@ -197,12 +198,11 @@ class Training:
         tell(f"Training {self._number} goes on at {at}.")
 
     def _check_model(self, says: dict[str, Any]) -> None:
-        found = fingerprint_of(self._model)
-        if says["fingerprint"] != found:
+        if says["fingerprint"] != self._fingerprint:
             raise CannotResume(
                 f"training {self._number} is of another model",
                 expected=f"the model {says['fingerprint']}",
-                received=f"the model {found}",
+                received=f"the model {self._fingerprint}",
             )
 
     def _restore(self) -> None:

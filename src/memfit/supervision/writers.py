@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.02  # of the time
 _LEAST_SECONDS = 1.0  # between two checkpoints
+_GRACE_SECONDS = 1.0  # that checkpoints at the end of trainings may take in any case
 _AFTER_FAILURE_SECONDS = 30.0
 _MUCH = 0.1  # of the memory that is left: copies that take more are made one by one
 
@@ -25,8 +26,14 @@ _MUCH = 0.1  # of the memory that is left: copies that take more are made one by
 class Pace:
     """When the next checkpoint is due, by what those before have cost."""
 
-    def __init__(self, share: float = SHARE, clock: Callable[[], float] = time.monotonic) -> None:
-        self._share, self._clock = share, clock
+    def __init__(
+        self,
+        share: float = SHARE,
+        least_seconds: float = _LEAST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """At most so large a share of the time, and at least so many seconds between two."""
+        self._share, self._least_seconds, self._clock = share, least_seconds, clock
         self._next = clock()
         self._began, self._spent = clock(), 0.0
 
@@ -41,15 +48,15 @@ class Pace:
     def count(self, seconds: float) -> None:
         """One was made and took so long."""
         self._spent += seconds
-        self._next = self._clock() + max(_LEAST_SECONDS, seconds / self._share)
+        self._next = self._clock() + max(self._least_seconds, seconds / self._share)
 
     def wait(self, seconds: float) -> None:
         """Make none for a while."""
         self._next = self._clock() + seconds
 
     def pays(self, seconds: float) -> bool:
-        """Whether one more that takes so long stays within the share, and a second of grace."""
-        return self._spent + seconds <= _LEAST_SECONDS + self._share * (self._clock() - self._began)
+        """Whether one more that takes so long stays within the share, or within what is always allowed."""
+        return self._spent + seconds <= _GRACE_SECONDS + self._share * (self._clock() - self._began)
 
 
 class Writer:

@@ -1,0 +1,116 @@
+"""Trainings that are killed again and again, on data of every kind: not a bit is different afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+from memfit.errors import ChildFailed
+
+pytestmark = pytest.mark.real
+
+# Where each kind of data is killed: after so many updates, counted in the training itself.
+KILLS = {
+    "arrays": [5, 11],
+    "dataset": [2, 9],
+    "dataset of unknown length": [3, 8],
+    "shards": [7],
+    "PyDataset": [10],
+    "PyDataset with workers": [9],
+    "generator": [3, 9],
+    "generator with NumPy's own numbers": [6],
+    "several steps at once": [9],
+    "model that is built by its data": [4],
+    "loss of its own": [9],
+}
+EPOCHS = 3
+
+
+def _script(folder: str, kinds: list[str]) -> dict[str, Any]:
+    """What a supervised script does: it trains on one kind of data after the other."""
+    import os
+    import signal
+
+    import keras
+    import tensorflow as tf
+
+    from memfit.supervision.desks import Desk
+    from memfit.supervision.jobs import Job
+    from memfit.supervision.patches import Leave, Patches
+    from memfit.supervision.randomness import seed_everything
+    from memfit.supervision.writers import Pace
+    from runs.training import digest
+    from supervision.kinds import make
+
+    desk = Desk.of(Job("script.py", folder=folder, checkpoints=f"{folder}/checkpoints"))
+    desk.writer.pace = Pace(share=1.0, least_seconds=0.0)
+    seed_everything(5)
+    Patches(Leave(None, (), plans=False), desk).install()
+    tf.config.experimental.enable_op_determinism()
+    kills = Path(folder) / "kills.json"
+
+    class Dies(keras.callbacks.Callback):
+        def __init__(self, kind: str) -> None:
+            super().__init__()
+            self.kind = kind
+            self.seen = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen += 1
+            left = json.loads(kills.read_text())
+            if left.get(self.kind, [0])[0] == int(self.model.optimizer.iterations) > 0:
+                left[self.kind] = left[self.kind][1:] or [0]
+                kills.write_text(json.dumps(left))
+                desk.writer.wait()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        model, arguments = make(kind)
+        dies = Dies(kind)
+        stopping = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
+        history = model.fit(**arguments, epochs=EPOCHS, verbose=0, callbacks=[dies, stopping])
+        found[kind] = {
+            "digest": digest(model),
+            "history": history.history,
+            "epochs": history.epoch,
+            "steps": dies.seen,
+            "best": float(stopping.best),
+        }
+    return found
+
+
+def _start(folder: Path, kills: dict[str, list[int]]) -> None:
+    folder.mkdir()
+    (folder / "kills.json").write_text(json.dumps(kills))
+
+
+def _groups(count: int) -> list[list[str]]:
+    names = list(KILLS)
+    return [names[place::count] for place in range(count)]
+
+
+@pytest.mark.parametrize("kinds", _groups(3), ids="first second third".split())
+def test_what_was_killed_is_bit_for_bit_what_never_was(tmp_path: Path, kinds: list[str]) -> None:
+    _start(tmp_path / "whole", {})
+    whole = run_limited(_script, "512MiB", folder=str(tmp_path / "whole"), kinds=kinds)
+    wanted = {kind: KILLS[kind] for kind in kinds}
+    _start(tmp_path / "killed", wanted)
+    deaths = 0
+    while True:
+        try:
+            killed = run_limited(_script, "512MiB", folder=str(tmp_path / "killed"), kinds=kinds)
+            break
+        except ChildFailed as error:
+            deaths += 1
+            assert deaths <= 20, error
+            left = json.loads((tmp_path / "killed" / "kills.json").read_text())
+            assert sum(len(points) for points in left.values() if points != [0]) == (
+                sum(map(len, wanted.values())) - deaths
+            ), error
+    assert deaths == sum(map(len, wanted.values()))
+    assert killed == whole

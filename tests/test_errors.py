@@ -54,6 +54,8 @@ EXAMPLES: list[MemfitError] = [
     errors.ChildFailed("train", exit_code=-9, last_lines=["Killed"]),
     errors.ScriptNotFound("train.py", folder="project"),
     errors.DamagedCheckpoint("a.checkpoint", "it has no end after 9 bytes"),
+    errors.CannotResume("training 2 is of another model", expected="the model 1a", received="the model 2b"),
+    errors.RunNotFound("train.py", folder="runs", suggestion="memfit run train.py"),
     errors.CannotWrite("out.json", "Permission denied"),
 ]
 

@@ -6,6 +6,7 @@ import pytest
 
 from memfit.records import (
     Advice,
+    Attempt,
     Budget,
     Choice,
     Cut,
@@ -39,6 +40,8 @@ from memfit.records import (
     Run,
     Shortfall,
     Slowdown,
+    SupervisedRun,
+    SupervisedTraining,
     SurvivedOOM,
 )
 from memfit.roundtrips import Record
@@ -115,6 +118,14 @@ EXAMPLES: list[Record] = [
     Slowdown(1.5, 2.0, 0.5),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
+    SupervisedRun(
+        "20261117-77",
+        "train.py",
+        ("--epochs", "3"),
+        1024,
+        attempts=(Attempt(137, "memory", "The kernel killed it.", ("a line",)), Attempt()),
+        trainings=(SupervisedTraining(1, 12, 1, loss=0.5, plan=Plan(1024, 64, False, CHOICE)),),
+    ),
 ]
 
 

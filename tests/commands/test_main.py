@@ -24,7 +24,7 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("completion",)]
+    "command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("report",), ("completion",)]
 )
 def test_help(command: tuple[str, ...]) -> None:
     result = memfit(*command, "--help")

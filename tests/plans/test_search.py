@@ -97,6 +97,38 @@ def test_with_batch_normalization_cuts_come_before_splits() -> None:
     assert any("BatchNormalization" in note for one in found[1:] for note in one.notes)
 
 
+def test_what_was_weighed_wrongly_is_the_first_guess_for_other_cuts() -> None:
+    looking = search()
+    one, other, *_ = (spans for spans in looking.levels(looking.base) if spans)
+    weighed, beside = (looking.candidate(looking.base, BATCH, spans).weighed for spans in (one, other))
+    looking.correct(looking.candidate(looking.base, BATCH, one), round(1.1 * weighed.safe_bytes))
+    guessed = looking.candidate(looking.base, BATCH, other).weighed
+    assert guessed.safe_bytes == pytest.approx(1.1 * beside.safe_bytes, rel=1e-6)
+    assert looking.forget_guesses()
+    assert looking.candidate(looking.base, BATCH, other).weighed == beside
+    corrected = looking.candidate(looking.base, BATCH, one).weighed
+    assert corrected.safe_bytes == pytest.approx(1.1 * weighed.safe_bytes, rel=1e-6)
+    assert not looking.forget_guesses()
+
+
+def test_what_needs_less_than_weighed_is_no_guess_for_others() -> None:
+    looking = search()
+    one, other, *_ = (spans for spans in looking.levels(looking.base) if spans)
+    beside = looking.candidate(looking.base, BATCH, other).weighed
+    first = looking.candidate(looking.base, BATCH, one)
+    looking.correct(first, first.weighed.safe_bytes // 2)
+    assert looking.candidate(looking.base, BATCH, other).weighed == beside
+
+
+def test_with_more_cuts_smaller_micro_batches_are_not_weighed_again() -> None:
+    looking = search()
+    found = looking.within(round(0.55 * looking.at(BATCH).weighed.safe_bytes))
+    least = min(one.micro_batch_size for one in found.fitting)
+    cut = [one for one in looking._known.values() if one.spans]
+    assert cut
+    assert all(one.micro_batch_size >= least for one in cut)
+
+
 def test_where_nothing_fits_the_smallest_is_known() -> None:
     found = search().within(MIB)
     assert found.fitting == ()

@@ -22,10 +22,11 @@ from memfit.runs.keras_internals import overridden
 from memfit.runs.ladders import Ladder
 from memfit.runs.outputs import join_rows, on_host
 from memfit.runs.remats import REMAT
-from memfit.runs.watchers import watcher
+from memfit.runs.watchers import Watcher, watcher
 
 # Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
 _KEPT = "_memfit_guarded_steps"
+_PROTECTION = "_memfit_protection"  # and the guard that stands before it, as long as it does
 
 _STEPS: dict[Phase, str] = {
     "gradients": "train_step",
@@ -60,14 +61,19 @@ class Protection:
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
         self._goes_on_from: Ladder | None = None
-        self._watcher = watcher()
-        if self._watcher is not None:
-            self._watcher.attached(self)
+        self._watcher: Watcher | None = None
+        if (one := watcher()) is not None:
+            self.let_watch(one)
 
     @property
     def run(self) -> Run:
         """What has happened so far."""
         return self.journal.run()
+
+    def let_watch(self, watcher: Watcher) -> None:
+        """Let somebody look on."""
+        self._watcher = watcher
+        watcher.attached(self)
 
     @contextmanager
     def attached(self, *, keep_steps: bool = False) -> Iterator[None]:
@@ -86,6 +92,7 @@ class Protection:
                     make = self._maker(name, phase, function)  # type: ignore[arg-type]
                     overrides.enter_context(overridden(model, f"make_{name}", make))
                 overrides.enter_context(overridden(model, "predict", self._predict_on_host(model.predict)))
+                overrides.enter_context(overridden(model, _PROTECTION, self))
                 yield
         finally:
             for name, function in before.items():
@@ -217,6 +224,11 @@ class Protection:
     def batch_of(self, element: Any) -> Batch:
         """The samples that an element of the data pipeline stands for."""
         return self.hosts.batch(element) or DeviceBatch.of(element)
+
+
+def protection_of(model: Any) -> Protection | None:
+    """The guard that stands before a model now."""
+    return vars(model).get(_PROTECTION)
 
 
 def keep_ladder(model: Any, ladder: Ladder) -> None:

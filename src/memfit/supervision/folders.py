@@ -71,7 +71,7 @@ class RunFolder:
 
     def is_running(self) -> bool:
         """Whether its parent is still at work."""
-        lines = [line for line in read_lines(self.journal) if line["event"] in ("start", "over")]
+        lines = [line for line in read_lines(self.journal) if line["event"] in ("start", "end")]
         return bool(lines) and lines[-1]["event"] == "start" and psutil.pid_exists(lines[-1]["parent"])
 
     def _asked(self) -> dict[str, Any] | None:

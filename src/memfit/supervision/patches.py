@@ -76,12 +76,17 @@ class Patches:
         from memfit import api
         from memfit.errors import CannotGuard
         from memfit.runs.computations import is_keras_own
+        from memfit.runs.protections import protection_of
         from memfit.supervision.trainings import Training
 
         if not getattr(model, "compiled", False):
             return original(model, **given)  # Keras says what is wrong
         self._trainings += 1
         training = Training(self._desk, self._trainings, model, given)
+        protection = protection_of(model)
+        if protection is not None:  # the script's own memfit.fit or memfit.protect
+            protection.let_watch(training)
+            return training.run(lambda given, _: original(model, **given))
         if not is_keras_own(model, "fit"):
             return training.run(lambda given, _: self._protected("fit", original, model, given))
         planned: dict[str, Any] = {}
@@ -97,8 +102,10 @@ class Patches:
         from memfit.devices import find_budget
         from memfit.errors import CannotGuard
         from memfit.runs.computations import is_keras_own
-        from memfit.runs.protections import Protection
+        from memfit.runs.protections import Protection, protection_of
 
+        if protection_of(model) is not None:
+            return original(model, **given)
         try:
             protection = Protection(model, budget=find_budget(None))
         except CannotGuard as error:

@@ -97,5 +97,5 @@ _EVENTS: dict[str, Callable[[SupervisedRun, Line], SupervisedRun]] = {
     "checkpoint": _kept,
     "no checkpoint": _noted("No checkpoint could be written: {reason}."),
     "scarce": _noted("The host's memory was nearly full."),
-    "step down": _noted("Training {training} went on {rung} rungs down its ladder."),
+    "step down": _noted("Training {training} went on in smaller steps (rung {rung} of its ladder)."),
 }

@@ -63,6 +63,7 @@ class Supervisor:
             Shelf(Path(self._job.checkpoints)).empty()
         elif self._has_checkpoints():
             self._tell(f"To go on from the last checkpoint: {self._command()}")
+        self._journal.write("end", code=ended.code)
         self._journal.close()
         return ended.code
 

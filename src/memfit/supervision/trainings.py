@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from memfit.errors import CannotResume
 from memfit.models.internals import build_everything
@@ -242,11 +243,11 @@ class Training:
         self.position = Position(*says["position"])
         randomness.put_back(decode(says["random_at_start"], arrays))
         self._started_with = randomness.random_state()
-        self._sample = samples_of(self._given, 1)
-        if self._sample is None:
+        samples = samples_of(self._given, 1)
+        if samples is None:
             self._take_all_again()
-        else:
-            self._sample = _as_batch(self._sample)
+        else:  # arrays do not remember where they are
+            self.took(keras.tree.map_structure(tf.convert_to_tensor, _as_batch(samples)))
         self._put_back(saved)
         if says["ladder"] is not None:
             keep_ladder(self._model, Ladder.from_dict(says["ladder"]))

@@ -228,7 +228,8 @@ class Protection:
 
 def protection_of(model: Any) -> Protection | None:
     """The guard that stands before a model now."""
-    return vars(model).get(_PROTECTION)
+    found: Protection | None = vars(model).get(_PROTECTION)
+    return found
 
 
 def keep_ladder(model: Any, ladder: Ladder) -> None:

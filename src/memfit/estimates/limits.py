@@ -24,16 +24,27 @@ def fits(program: Program, found: Estimate, limit_bytes: int, *, workers: int | 
     What is in use is not all that counts: a pool has gaps. So the program is run against a pool of this size,
     for sure one that is a little smaller, and for the answer no one that is a little larger.
     """
-    if limit_bytes >= _FAR_ABOVE * found.safe_bytes:
+    if fits_for_sure(program, found, limit_bytes, workers=workers):
         return "for sure"
     if limit_bytes < _FAR_BELOW * found.low_bytes:
         return "no"
-    workers = workers or os.cpu_count() or 1
-    seeds = range(1 if program.method == "xla" else _PROCESSES)
-    narrow, roomy = int(limit_bytes / _SURE), int(limit_bytes * _NO)
-    if all(_runs(program, narrow, workers, seed) for seed in seeds):
-        return "for sure"
-    return "maybe" if any(_runs(program, roomy, workers, seed, quick_loops=True) for seed in seeds) else "no"
+    workers, roomy = workers or os.cpu_count() or 1, int(limit_bytes * _NO)
+    runs = (_runs(program, roomy, workers, seed, quick_loops=True) for seed in _seeds(program))
+    return "maybe" if any(runs) else "no"
+
+
+def fits_for_sure(program: Program, found: Estimate, limit_bytes: int, *, workers: int | None = None) -> bool:
+    """Whether there is no doubt about it, where nobody asks how much doubt there is otherwise."""
+    if limit_bytes >= _FAR_ABOVE * found.safe_bytes:
+        return True
+    if limit_bytes < _FAR_BELOW * found.low_bytes:
+        return False
+    workers, narrow = workers or os.cpu_count() or 1, int(limit_bytes / _SURE)
+    return all(_runs(program, narrow, workers, seed) for seed in _seeds(program))
+
+
+def _seeds(program: Program) -> range:
+    return range(1 if program.method == "xla" else _PROCESSES)
 
 
 def _runs(program: Program, limit_bytes: int, workers: int, seed: int, *, quick_loops: bool = False) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.estimates.limits import fits
+from memfit.estimates.limits import fits_for_sure
 from memfit.estimates.peaks import estimate
 from memfit.foresight import foresee
 from memfit.planning.bases import Steps
@@ -42,7 +42,7 @@ class Checked:
 
     def has_room_in(self, budget_bytes: int) -> bool:
         """Whether a pool of this size has room for its gaps, too."""
-        return fits(self.program, self.found, budget_bytes) == "for sure"
+        return fits_for_sure(self.program, self.found, budget_bytes)
 
 
 class Planner:
@@ -55,7 +55,17 @@ class Planner:
         self.search = Search(steps.bases, wish.batch_size, weigh, self.room_bytes)
 
     def within(self, aim: int, *notes: str) -> Plan | None:
-        """The fastest plan that needs no more than so many bytes, with notes; None where none fits.
+        """The fastest plan that needs no more than so many bytes, with notes; None where none fits."""
+        best, tight = self._found(aim)
+        if best is None and self.search.forget_guesses():
+            best, other = self._found(aim)
+            tight = tight or other
+        if best is None and tight is not None:
+            notes = (*notes, "Gaps in the pool leave little room: a step may run out and be split further.")
+        return _noted(best or tight, notes)
+
+    def _found(self, aim: int) -> tuple[Plan | None, Plan | None]:
+        """The fastest plan that fits, and one that fits but for the gaps in a pool.
 
         What the search weighs is corrected by what the winner needs when it is traced: more, less, or more
         room for the gaps in a pool. The one trace is enough for all sizes of micro-batches.
@@ -79,9 +89,7 @@ class Planner:
                 tight = self.plan(checked.choice, choices[1:])
                 needed = aim + 1
             self.search.correct(candidates[0], needed)
-        if best is None and tight is not None:
-            notes = (*notes, "Gaps in the pool leave little room: a step may run out and be split further.")
-        return _noted(best or tight, notes)
+        return best, tight
 
     def choice(self, candidate: Candidate) -> Choice:
         """What a candidate does to a model, as plain data."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -101,7 +102,8 @@ class Search:
         self.plain_seconds = seconds_of(whole)
         self._known: dict[tuple[int, int, tuple[Span, ...], bool], Candidate] = {}
         self._levels: dict[int, list[tuple[Span, ...]]] = {}  # by identity of the layers
-        self._factors: dict[tuple[int, tuple[Span, ...]], float] = {}  # what was weighed wrongly, by how much
+        self._factors: dict[int, dict[tuple[Span, ...], float]] = {}  # what was weighed wrongly, by how much
+        self._guesses = True
 
     def within(self, budget_bytes: int) -> Found:
         """Everything worth knowing about a budget; nothing else is looked at where the plain step fits."""
@@ -110,9 +112,12 @@ class Search:
             return Found(plain, (plain,), plain)
         fitting = list[Candidate]()
         for base in self._bases:
+            above = 0  # with more cuts, larger micro-batches fit
             for spans in self.levels(base):
-                found = self._largest(base, spans, budget_bytes, exact=_is_settled(fitting))
-                fitting += [] if found is None else [found]
+                found = self._largest(base, spans, budget_bytes, exact=_is_settled(fitting), above=above)
+                if found is not None:
+                    fitting.append(found)
+                    above = found.micro_batch_size
                 if found is None or found.micro_batch_size < self._batch_size:
                     fitting += self._at_once(base, spans, budget_bytes)
         smallest = min(map(self._corrected, self._known.values()), key=lambda one: one.weighed.safe_bytes)
@@ -128,13 +133,27 @@ class Search:
         return self._corrected(self._known[key])
 
     def correct(self, candidate: Candidate, safe_bytes: int) -> None:
-        """Take note of what a candidate really needs: others with the same cuts are wrong by as much."""
-        key = (id(candidate.base), candidate.spans)
-        factor = safe_bytes / candidate.weighed.safe_bytes
-        self._factors[key] = factor * self._factors.get(key, 1.0)
+        """Take note of what a candidate really needs: others with the same cuts are wrong by as much.
+
+        So are those with other cuts, as far as anybody can guess: one simulation comes to less than many.
+        """
+        factor = self._factor(candidate) * safe_bytes / candidate.weighed.safe_bytes
+        self._factors.setdefault(id(candidate.base), {})[candidate.spans] = factor
+
+    def forget_guesses(self) -> bool:
+        """Take cuts that nobody has traced as they were weighed; whether that is something else."""
+        guessed = self._guesses and any(self._factors.values())
+        self._guesses = False
+        return guessed
+
+    def _factor(self, candidate: Candidate) -> float:
+        known = self._factors.get(id(candidate.base), {})
+        if candidate.spans in known or not (known and self._guesses):
+            return known.get(candidate.spans, 1.0)
+        return max(1.0, statistics.fmean(known.values()))
 
     def _corrected(self, candidate: Candidate) -> Candidate:
-        factor = self._factors.get((id(candidate.base), candidate.spans), 1.0)
+        factor = self._factor(candidate)
         if factor == 1.0:
             return candidate
         peak, safe = candidate.weighed.peak_bytes, candidate.weighed.safe_bytes
@@ -192,11 +211,11 @@ class Search:
         return self._levels[key]
 
     def _largest(
-        self, base: Base, spans: tuple[Span, ...], budget_bytes: int, *, exact: bool
+        self, base: Base, spans: tuple[Span, ...], budget_bytes: int, *, exact: bool, above: int
     ) -> Candidate | None:
         """The largest micro-batch that fits with these cuts; None where not even one sample does.
 
-        If it has to be exact, batches that may not be split are not.
+        If it has to be exact, batches that may not be split are not. It should be larger than `above`.
         """
         may_split = base.may_split and not (exact and self._normalises)
         sizes = even_sizes(self._batch_size) if may_split else [self._batch_size]
@@ -207,7 +226,7 @@ class Search:
                 for one in self._known.values()
                 if one.base is base and one.spans == spans and not one.one_phase
             ]
-            place = 0 if too_large < 0 else _next(sizes, known, budget_bytes)
+            place = _next(sizes, known, budget_bytes) if known else _place_above(sizes, above)
             place = min(max(place, too_large + 1), fits - 1)
             if self.candidate(base, sizes[place], spans).weighed.safe_bytes <= budget_bytes:
                 fits = place
@@ -220,6 +239,11 @@ def _ways_to_cut(search: CutSearch) -> list[tuple[Span, ...]]:
     smallest = search.smallest_peak()
     found = [search.least_time(share * smallest.plain_bytes) for share in SHARES]
     return list(dict.fromkeys(((), *(cuts.spans for cuts in (*found, smallest) if cuts is not None))))
+
+
+def _place_above(sizes: Sequence[int], size: int) -> int:
+    """The place of the next larger size; without one to compare with, of the largest."""
+    return max((place for place, other in enumerate(sizes) if other > size > 0), default=0)
 
 
 def _next(sizes: Sequence[int], known: list[tuple[int, int]], budget_bytes: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -354,6 +356,20 @@ class OpGraph:
     tensors: tuple[int, ...]
     inputs: tuple[int, ...] = ()  # tensors that come from outside
     outputs: tuple[int, ...] = ()  # tensors that are kept until the end
+
+    @functools.cached_property
+    def makers(self) -> Mapping[int, int]:
+        """The operation that makes each tensor."""
+        return {tensor: number for number, op in enumerate(self.ops) for tensor in op.outputs}
+
+    @functools.cached_property
+    def users(self) -> Mapping[int, Sequence[int]]:
+        """The operations that take each tensor."""
+        users: dict[int, list[int]] = {}
+        for number, op in enumerate(self.ops):
+            for tensor in op.inputs:
+                users.setdefault(tensor, []).append(number)
+        return users
 
 
 VariableRole = Literal["weight", "optimizer", "other"]

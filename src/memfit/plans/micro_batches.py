@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from memfit.plans.regions import makers_of, regions_of, written_by
+from memfit.plans.regions import regions_of, written_by
 from memfit.plans.times import seconds_of_ops
 from memfit.records import Op, OpGraph, Program
 from memfit.sequences import CallSequence
@@ -100,7 +100,7 @@ def seconds_in_micro_batches(program: Program, batch_size: int) -> float:
 
 def _carried(graph: OpGraph, update: Collection[int]) -> tuple[int, ...]:
     """What the update takes from the passes before it: the gradients."""
-    makers = makers_of(graph)
+    makers = graph.makers
     taken = dict.fromkeys(tensor for number in update for tensor in graph.ops[number].inputs)
     return tuple(
         tensor
@@ -136,7 +136,7 @@ def _adding(first: OpGraph, count: int) -> OpGraph:
 
 def _part_of(graph: OpGraph, chosen: Sequence[int], inputs: Sequence[int], outputs: Iterable[int]) -> OpGraph:
     """Some operations of a graph as one of their own, with the variables and constants that they need."""
-    makers = makers_of(graph)
+    makers = graph.makers
     needed, left = set(chosen), list(chosen)
     while left:
         for tensor in graph.ops[left.pop()].inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from memfit.plans.regions import makers_of, regions_of
+from memfit.plans.regions import regions_of
 from memfit.records import Op, OpGraph, Program, Slowdown
 
 _MULTIPLIES = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum", "_FusedMatMul")
@@ -31,7 +31,7 @@ def in_low_precision(program: Program, kept: Collection[str], slowdown: Slowdown
 def _low(program: Program, kept: Collection[str]) -> set[int]:
     """The operations that compute in 16 bits; what is in no layer does so if all that it takes is."""
     graph, update = program.graph, regions_of(program).update
-    makers, low = makers_of(graph), set[int]()
+    makers, low = graph.makers, set[int]()
     for number, op in enumerate(graph.ops):
         if not op.is_float or number in update or op.role in ("read", "variable", "constant"):
             continue
@@ -113,7 +113,7 @@ class _Casts:
 
     def __init__(self, graph: OpGraph, low: set[int], sizes: list[int]) -> None:
         self._graph, self._low, self._sizes = graph, low, sizes
-        self._makers = makers_of(graph)
+        self._makers = graph.makers
         self._cast: dict[int, int] = {}  # tensors, and what they become
         self._takers = dict[int, int]()  # tensors, and the first that needs them cast
         for number, op in enumerate(graph.ops):

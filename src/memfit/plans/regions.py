@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from memfit.records import Op, OpGraph, Program
@@ -21,7 +21,7 @@ class Regions:
 def regions_of(program: Program) -> Regions:
     """The update is whatever follows from variables of the optimizer."""
     graph = program.graph
-    makers = makers_of(graph)
+    makers = graph.makers
     handles = {
         tensor: op.variable
         for op in graph.ops
@@ -33,19 +33,18 @@ def regions_of(program: Program) -> Regions:
     update = followers_of(graph, begins)
     gradients = _taken(graph, update, makers)
     # What is computed from a gradient for the update alone, such as its square, belongs to the update.
-    users = users_of(graph)
     while prepared := [
         makers[tensor]
         for tensor in gradients
         if any(given in gradients for given in graph.ops[makers[tensor]].inputs)
-        and all(user in update for user in users[tensor])
+        and all(user in update for user in graph.users[tensor])
     ]:
         update.update(prepared)
         gradients = _taken(graph, update, makers)
     return Regions(frozenset(update), tuple(gradients))
 
 
-def _taken(graph: OpGraph, update: set[int], makers: dict[int, int]) -> dict[int, None]:
+def _taken(graph: OpGraph, update: set[int], makers: Mapping[int, int]) -> dict[int, None]:
     """What the update takes of what the backward pass has computed."""
     taken = (tensor for number in sorted(update) for tensor in graph.ops[number].inputs)
     return dict.fromkeys(
@@ -66,29 +65,14 @@ def written_by(program: Program) -> set[int]:
     return {number for tensor, number in handles.items() if tensor in written and number is not None}
 
 
-def makers_of(graph: OpGraph) -> dict[int, int]:
-    """The operation that makes each tensor."""
-    return {tensor: number for number, op in enumerate(graph.ops) for tensor in op.outputs}
-
-
-def users_of(graph: OpGraph) -> dict[int, list[int]]:
-    """The operations that take each tensor."""
-    users: dict[int, list[int]] = {}
-    for number, op in enumerate(graph.ops):
-        for tensor in op.inputs:
-            users.setdefault(tensor, []).append(number)
-    return users
-
-
 def followers_of(graph: OpGraph, begins: Iterable[int]) -> set[int]:
     """These operations, and all that take what they make, directly or not."""
-    users = users_of(graph)
     found, left = set[int](), list(begins)
     while left:
         number = left.pop()
         if number not in found:
             found.add(number)
-            left.extend(user for tensor in graph.ops[number].outputs for user in users.get(tensor, ()))
+            left.extend(user for tensor in graph.ops[number].outputs for user in graph.users.get(tensor, ()))
     return found
 
 

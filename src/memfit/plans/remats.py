@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from memfit.plans.regions import followers_of, makers_of, regions_of, users_of
+from memfit.plans.regions import followers_of, regions_of
 from memfit.records import LayerGraph, Op, OpGraph, Program
 from memfit.spans import Span
 
@@ -28,7 +28,7 @@ def rematerialised(program: Program, layers: LayerGraph, spans: Sequence[Span]) 
 def _calls_of_ops(program: Program, layers: LayerGraph) -> list[int | None]:
     """Which call each operation belongs to; what has no layer's name goes with what it takes."""
     numbers = {call.name: number for number, call in enumerate(layers.calls)}
-    makers = makers_of(program.graph)
+    makers = program.graph.makers
     found: list[int | None] = [None] * len(program.graph.ops)
     for number, op in enumerate(program.graph.ops):
         named = [numbers[name] for name in op.layer.split("/") if name in numbers]
@@ -54,7 +54,7 @@ def _calls_around(program: Program, layers: LayerGraph, spans: Sequence[Span]) -
 
 def _place_sums(graph: OpGraph, places: list[int | None]) -> None:
     """Sums of gradients have no layer's name: they go with what takes them."""
-    users = users_of(graph)
+    users = graph.users
     for number, op in reversed(list(enumerate(graph.ops))):
         if op.kind == "AddN" and op.part == "gradients" and not op.layer:
             after = [places[user] for tensor in op.outputs for user in users.get(tensor, ())]
@@ -62,7 +62,7 @@ def _place_sums(graph: OpGraph, places: list[int | None]) -> None:
 
 
 def _with_segment(graph: OpGraph, places: list[int | None], update: frozenset[int], span: Span) -> OpGraph:
-    makers = makers_of(graph)
+    makers = graph.makers
     inside = [
         number
         for number, place in enumerate(places)
@@ -148,7 +148,9 @@ class _Changed:
         return len(self._sizes) - 1
 
 
-def _arriving(graph: OpGraph, makers: dict[int, int], again: set[int], backward: Sequence[int]) -> list[int]:
+def _arriving(
+    graph: OpGraph, makers: Mapping[int, int], again: set[int], backward: Sequence[int]
+) -> list[int]:
     """What makes the gradients that the backward pass of a segment begins with."""
     made = {tensor for number in again for tensor in graph.ops[number].outputs}
     after = followers_of(graph, [n for n in backward if not made.isdisjoint(graph.ops[n].inputs)])
@@ -165,7 +167,7 @@ def _arriving(graph: OpGraph, makers: dict[int, int], again: set[int], backward:
 def _tie(changed: _Changed, backward: Sequence[int], update: frozenset[int]) -> None:
     """Let gradients go further down when those of the weights are there too, as a segment does that runs."""
     graph = changed.before
-    inside, users = set(backward), users_of(graph)
+    inside, users = set(backward), graph.users
     leaving: dict[int, list[int]] = {}
     ends = set[int]()
     for number in backward:
@@ -181,7 +183,9 @@ def _tie(changed: _Changed, backward: Sequence[int], update: frozenset[int]) -> 
         changed.hold_back(tensor, further, until=sorted(ends - below))
 
 
-def _needed(graph: OpGraph, makers: dict[int, int], forward: set[int], backward: Sequence[int]) -> set[int]:
+def _needed(
+    graph: OpGraph, makers: Mapping[int, int], forward: set[int], backward: Sequence[int]
+) -> set[int]:
     """The operations of a segment that the backward pass needs something of, directly or not."""
     found = set[int]()
     left = [tensor for number in backward for tensor in graph.ops[number].inputs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from memfit.plans.regions import makers_of, regions_of
+from memfit.plans.regions import regions_of
 from memfit.records import Op, Program
 
 _SECONDS = 1e-4  # of a sum over replicas, roughly; links differ
@@ -17,7 +17,7 @@ def on_replicas(program: Program) -> Program:
     """
     graph, regions = program.graph, regions_of(program)
     sizes, ops = list(graph.tensors), list(graph.ops)
-    makers, summed = makers_of(graph), dict[int, int]()
+    makers, summed = graph.makers, dict[int, int]()
     complete = len(ops)
     ops.append(Op("NoOp", after=tuple(sorted({makers[one] for one in regions.gradients})), cheap=True))
     for gradient in regions.gradients:

@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.runs.batches import Batch
+from memfit.supervision import pipelines
+from memfit.supervision.files import Array
 
 _SAMPLE_BYTES = 1 << 12  # of each array of a batch: enough to tell one batch from another
 
@@ -28,6 +30,7 @@ class Replay(Protocol):
     """What is done around the batches of a training."""
 
     position: Position  # where it was
+    pipeline: dict[str, Array] | None  # the state that its data had there, where that is known
 
     def took(self, element: Any) -> None:
         """A batch was taken that was trained on before."""
@@ -42,6 +45,8 @@ def replaying(replay: Replay, kind: type[Any], **options: Any) -> Any:
     """Keras' iterator over epochs, of its own kind; it first takes what was trained on before."""
     made: Any = type("Replaying", (_Replaying, kind), {})(**options)
     made.replay, made.next_epoch = replay, replay.position.epochs
+    made._states = pipelines.PipelineStates()
+    made._is_open_ended = options.get("steps_per_epoch") is not None  # an iterator outlives its epoch
     return made
 
 
@@ -50,21 +55,38 @@ class _Replaying:
 
     replay: Replay
     next_epoch: int
+    _states: pipelines.PipelineStates
+    _is_open_ended: bool
     is_new = False  # whether what comes was not trained on before
+    _running: Any = None
 
     def reset(self: Any) -> None:
         """Take all epochs again that are over."""
         self.is_new = False
         super().reset()  # type: ignore[misc]
-        for _ in range(self.replay.position.epochs):
+        if self.replay.pipeline is not None:
+            self._take(iter(self._get_iterator()), 1)  # to see whether it is the same data
+        else:
+            self._take_epochs(self.replay.position.epochs)
+        self.is_new = True
+
+    def state(self) -> dict[str, Array]:
+        """Where the data is, as arrays; nothing where only taking all of it again leads there."""
+        if self._is_open_ended or self._running is None:
+            return {}
+        return self._states.take(self._running)
+
+    def _take_epochs(self: Any, count: int) -> None:
+        for _ in range(count):
             with self.catch_stop_iteration():
                 for begin, end, iterator in self:
                     self._take(iterator, 1 + end - begin)
-        self.is_new = True
 
-    def take_part_of_epoch(self: Any) -> None:
-        """Take the batches of an epoch that was left before its end."""
-        if self.replay.position.batches:
+    def take_the_rest(self: Any) -> None:
+        """Be where a training left its data that is over, maybe in the middle of an epoch."""
+        if self.replay.pipeline is not None:
+            pipelines.put_back(iter(self._get_iterator()), self.replay.pipeline)
+        elif self.replay.position.batches:
             for begin, end, iterator in super()._enumerate_iterator():  # type: ignore[misc]
                 self._take(iterator, 1 + end - begin)
                 if end + 1 >= self.replay.position.batches:
@@ -77,11 +99,16 @@ class _Replaying:
             return
         epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
         where = self.replay.position
-        known = where.batches if epoch == where.epochs else 0
+        known, pipeline = (where.batches, self.replay.pipeline) if epoch == where.epochs else (0, None)
         for begin, end, iterator in steps:
-            if begin < known:
+            if pipeline is None and begin < known:
                 self._take(iterator, 1 + end - begin)
+            if begin < known:
                 continue
+            if pipeline is not None:
+                pipelines.put_back(iterator, pipeline)
+                pipeline = None
+            self._running = iterator
             self.replay.before_step(Position(epoch, begin))
             yield begin, end, iterator
 

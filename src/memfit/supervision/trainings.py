@@ -23,6 +23,7 @@ from memfit.runs.watchers import watched_by
 from memfit.supervision import callbacks, internals, randomness
 from memfit.supervision.desks import Desk, tell
 from memfit.supervision.files import Array
+from memfit.supervision.pipelines import has_state
 from memfit.supervision.plain import decode, encode
 from memfit.supervision.readings import Steps
 from memfit.supervision.replays import Position, digest, replaying
@@ -39,6 +40,7 @@ class Training:
 
     def __init__(self, desk: Desk, number: int, model: Any, given: dict[str, Any]) -> None:
         self.position = Position()
+        self.pipeline: dict[str, Array] | None = None
         self._desk, self._number, self._model = desk, number, model
         self._fingerprint = fingerprint_of(model)  # before its data builds what is not built yet
         self._callbacks_given, self._callbacks = callbacks.listed(given.get("callbacks"))
@@ -131,6 +133,7 @@ class Training:
         writer = self._desk.writer
         if writer.pace.is_due() and writer.is_free:
             says, arrays = self._contents(position)
+            arrays |= self._iterator.state()
             writer.put(self._number, self._steps, says, arrays, Variables(self._model))
 
     def _count(self) -> None:
@@ -172,6 +175,7 @@ class Training:
         """Keep what it came to."""
         self._count()
         says, arrays = self._contents(self._end())
+        arrays |= self._iterator.state() if self._iterator is not None else {}
         self._desk.writer.put_end(self._number, says, arrays, Variables(self._model))
         self._desk.journal.write("trained", training=self._number, steps=self._steps)
 
@@ -191,6 +195,7 @@ class Training:
         says, arrays = saved
         self._check_model(says)
         self.position, self._steps = Position(*says["position"]), says["steps"]
+        self.pipeline = arrays if has_state(arrays) else None
         self._is_to_be_restored = True
         self._first_batch = self._last_batch = self._sample = None
         randomness.put_back(decode(says["random_at_start"], arrays))
@@ -209,7 +214,8 @@ class Training:
     def _restore(self) -> None:
         assert self._saved is not None
         says, _ = self._saved
-        for which, seen in (("first_batch", self._first_batch), ("last_batch", self._last_batch)):
+        last = self._last_batch if self.pipeline is None else None
+        for which, seen in (("first_batch", self._first_batch), ("last_batch", last)):
             if says[which] is not None and seen is not None and says[which] != seen:
                 raise CannotResume(
                     f"the {which.replace('_', ' ')} of training {self._number} is not the one of before",
@@ -241,6 +247,7 @@ class Training:
         says, arrays = saved
         self._check_model(says)
         self.position = Position(*says["position"])
+        self.pipeline = arrays if has_state(arrays) else None
         randomness.put_back(decode(says["random_at_start"], arrays))
         self._started_with = randomness.random_state()
         samples = samples_of(self._given, 1)
@@ -270,7 +277,7 @@ class Training:
             steps_per_execution=self._model.steps_per_execution,
         )
         iterator.reset()
-        iterator.take_part_of_epoch()
+        iterator.take_the_rest()
 
 
 def stepped_down(plan: Plan, rung: int) -> Plan:

@@ -59,8 +59,26 @@ def test_doctor_commands(command: str) -> None:
     subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, check=True)
 
 
+@pytest.mark.real
+def test_runs_and_reports(tmp_path: Path) -> None:
+    commands = [line for line in _commands() if line.startswith(("memfit run", "memfit report"))]
+    environment = {**os.environ, **QUIET, "MEMFIT_HOME": str(tmp_path)}
+    for command in sorted(commands, reverse=True):  # there is nothing to report before something has run
+        ended = subprocess.run(
+            [sys.executable, "-m", *command.split()],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert "state        done" in ended.stdout
+
+
 def test_there_are_no_other_commands() -> None:
-    others = [line for line in _commands() if not line.startswith(("make ", "memfit doctor"))]
+    known = ("make ", "memfit doctor", "memfit run", "memfit report")
+    others = [line for line in _commands() if not line.startswith(known)]
     assert others == [" ".join(DEMO)]  # run by the demo's own test
 
 

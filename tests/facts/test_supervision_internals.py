@@ -35,7 +35,8 @@ def _use_them() -> dict[str, Any]:
     iterator = kind(x=x, y=y, batch_size=2, distribute_strategy=model.distribute_strategy)
     iterator.reset()
     seen["steps"] = [(begin, end) for begin, end, _ in iterator]
-    seen["hooks"] = [hasattr(kind, name) for name in ("_enumerate_iterator", "catch_stop_iteration")]
+    hooks = ("_enumerate_iterator", "_get_iterator", "catch_stop_iteration")
+    seen["hooks"] = [hasattr(kind, name) for name in hooks]
 
     with internals.metrics_where_no_step_ran(model):
         seen["metrics"] = list(model._get_metrics_result_or_logs({}))
@@ -60,7 +61,7 @@ def test_each_does_what_memfit_needs() -> None:
     assert {"x", "y", "batch_size", "steps_per_epoch", "shuffle", "class_weight"} <= set(options[0])
     assert seen == {
         "steps": [[0, 0], [1, 1]],
-        "hooks": [True, True],
+        "hooks": [True, True, True],
         # An epoch that was killed after its last batch still has its losses.
         "metrics": ["loss"],
         "logs": {"mine": 1},

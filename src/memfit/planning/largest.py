@@ -87,7 +87,8 @@ class _Finding:
         for one_phase in (False, True):
             size = self._largest(base, spans, one_phase=one_phase)
             if size:
-                seconds = self._seconds_per_sample(base, spans, size)
+                candidate = self.planner(size).search.candidate(base, size, spans, one_phase=one_phase)
+                seconds = candidate.relative_time * self.planner(size).search.plain_seconds / size
                 yield _Way(base, spans, size, seconds, one_phase)
                 return
 
@@ -126,10 +127,6 @@ class _Finding:
 
         self._tell("Looking for the largest batch")
         return largest_batch_size(needed_bytes, self._wish.budget_bytes, most=_MOST)
-
-    def _seconds_per_sample(self, base: Base, spans: tuple[Span, ...], size: int) -> float:
-        search = self.planner(size).search
-        return search.candidate(base, size, spans).relative_time * search.plain_seconds / size
 
     def _choice(self, way: _Way) -> Choice:
         planner = self.planner(way.size)

@@ -101,7 +101,13 @@ class Training:
         self._protection = protection
 
     def saw(self, batch: Batch) -> None:
-        """A batch is about to be trained on."""
+        """A batch is about to be trained on; it is looked at if a checkpoint may follow."""
+        if self._first_batch is None or self._desk.writer.pace.is_due():
+            self._look_at(batch)
+        else:
+            self._last_batch = None
+
+    def _look_at(self, batch: Batch) -> None:
         self._last_batch = digest(batch)
         if self._first_batch is None:
             self._first_batch = self._last_batch
@@ -112,7 +118,7 @@ class Training:
             batch = None
         else:
             batch = self._protection.batch_of(element)
-            self.saw(batch)
+            self._look_at(batch)
         if self._sample is None:
             self._sample = element if batch is None else batch.part(0, 1)
 
@@ -131,7 +137,8 @@ class Training:
         where = {"epoch": position.epochs, "batch": position.batches, "step": self._steps}
         self._lines.note(self._model, self._protection, **where)
         writer = self._desk.writer
-        if writer.pace.is_due() and writer.is_free:
+        knows_batch = self._protection is None or self._last_batch is not None
+        if knows_batch and writer.pace.is_due() and writer.is_free:
             says, arrays = self._contents(position)
             arrays |= self._iterator.state()
             writer.put(self._number, self._steps, says, arrays, Variables(self._model))

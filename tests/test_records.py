@@ -140,6 +140,15 @@ def test_round_trip(record: Record) -> None:
     assert type(record).from_json(record.to_json()) == record
 
 
+def test_a_plan_goes_down_its_ladder() -> None:
+    rungs = tuple(dataclasses.replace(CHOICE, micro_batch_size=size) for size in (8, 4))
+    plan = Plan(1024, 64, True, CHOICE, ladder=rungs)
+    assert plan.stepped_down(0) is plan
+    down = [plan.stepped_down(number) for number in (1, 2, 3)]
+    assert [(one.chosen.micro_batch_size, len(one.ladder)) for one in down] == [(8, 1), (4, 0), (4, 0)]
+    assert not down[0].fits_as_is
+
+
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
 def test_frozen(record: Record) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,6 +177,14 @@ class Plan(Record):
     measured: tuple[Measured, ...] = ()  # runs that it goes by
     largest_batch: Choice | None = None  # where the batch size was to be found
     allow: tuple[Lever, ...] = ("micro_batch", "remat")
+
+    def stepped_down(self, rungs: int) -> Plan:
+        """The same with a choice further down the ladder, at most its last."""
+        rungs = min(rungs, len(self.ladder))
+        if rungs == 0:
+            return self
+        chosen, ladder = self.ladder[rungs - 1], self.ladder[rungs:]
+        return dataclasses.replace(self, chosen=chosen, ladder=ladder, fits_as_is=False)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import pytest
 
 from limited import run_limited
 from memfit.errors import ChildFailed
+from memfit.supervision.journals import read_lines
+from supervision.kinds import BATCH
 
 pytestmark = pytest.mark.real
 
@@ -30,7 +32,7 @@ KILLS = {
 EPOCHS = 3
 
 
-def _script(folder: str, kinds: list[str]) -> dict[str, Any]:
+def _script(folder: str, kinds: list[str], rungs: list[list[int]] = ()) -> dict[str, Any]:  # type: ignore[assignment]
     """What a supervised script does: it trains on one kind of data after the other."""
     import os
     import signal
@@ -46,7 +48,8 @@ def _script(folder: str, kinds: list[str]) -> dict[str, Any]:
     from runs.training import digest
     from supervision.kinds import make
 
-    desk = Desk.of(Job("script.py", folder=folder, checkpoints=f"{folder}/checkpoints"))
+    down = tuple((number, rung) for number, rung in rungs)
+    desk = Desk.of(Job("script.py", folder=folder, checkpoints=f"{folder}/checkpoints", rungs=down))
     desk.writer.pace = Pace(share=1.0, least_seconds=0.0)
     seed_everything(5)
     Patches(Leave(None, (), plans=False), desk).install()
@@ -105,3 +108,14 @@ def test_what_was_killed_is_bit_for_bit_what_never_was(tmp_path: Path, kinds: li
             run_limited(_script, "512MiB", folder=str(tmp_path / "killed"), kinds=kinds)
     assert json.loads((tmp_path / "killed" / "kills.json").read_text()) == {kind: [0] for kind in kinds}
     assert run_limited(_script, "512MiB", folder=str(tmp_path / "killed"), kinds=kinds) == whole
+
+
+def test_after_a_kill_for_memory_micro_batches_are_smaller(tmp_path: Path) -> None:
+    _start(tmp_path / "killed", {"loss of its own": [9]})
+    how = {"folder": str(tmp_path / "killed"), "kinds": ["loss of its own"]}
+    with pytest.raises(ChildFailed):
+        run_limited(_script, "512MiB", **how)
+    run_limited(_script, "512MiB", **how, rungs=[[1, 2]])
+    lines = list(read_lines(tmp_path / "killed" / "journal.jsonl"))
+    sizes = [line["micro_batch_size"] for line in lines if line["event"] == "step"]
+    assert (sizes[0], sizes[-1]) == (BATCH, BATCH // 4)

@@ -77,4 +77,5 @@ def _written_bytes(callback: Any) -> int | None:
 
 def history_of(callbacks: Sequence[Any]) -> Any:
     """The one among them that `fit` returns."""
-    return next(callback for callback in callbacks if isinstance(callback, keras.callbacks.History))
+    found = (callback for callback in callbacks if isinstance(callback, keras.callbacks.History))
+    return next(found, None) or keras.callbacks.History()

@@ -23,6 +23,7 @@ from memfit.runs.watchers import watched_by
 from memfit.supervision import callbacks, internals, randomness
 from memfit.supervision.desks import Desk, tell
 from memfit.supervision.files import Array
+from memfit.supervision.journals import read_lines
 from memfit.supervision.pipelines import has_state
 from memfit.supervision.plain import decode, encode
 from memfit.supervision.readings import Steps
@@ -46,6 +47,7 @@ class Training:
         self._callbacks_given, self._callbacks = callbacks.listed(given.get("callbacks"))
         self._given = {**given, "callbacks": self._callbacks_given}
         self._saved: Contents | None = None
+        self._plan: Plan | None = None  # of an earlier attempt
         self._is_to_be_restored = False
         self._protection: Any = None
         self._sample: Any = None  # of the first batch
@@ -72,12 +74,14 @@ class Training:
         self._started_with = randomness.random_state()
         says = {"training": self._number, "epochs": self.position.epochs, "batches": self.position.batches}
         self._desk.journal.write("training", **says, steps=self._steps)
+        self._plan = self._planned_before()
+        levers = {} if self._plan is None else {"plan": self._plan.stepped_down(self._rung)}
         with (
             watched_by(self),
             internals.first_iterator_from(self._make_iterator),
             internals.metrics_where_no_step_ran(self._model),
         ):
-            history = train(given, self._levers())
+            history = train(given, levers)
         self._finish()
         return history
 
@@ -85,20 +89,41 @@ class Training:
         self._iterator = replaying(self, kind, **options)
         return self._iterator
 
-    def _levers(self) -> dict[str, Any]:
-        """How to train, where that is settled: as before, or further down the ladder."""
-        rung = self._desk.rungs.get(self._number, 0)
-        plan = self._saved[0]["plan"] if self._saved is not None else None
-        if plan is not None:
-            return {"plan": stepped_down(Plan.from_dict(plan), rung)}
-        size = batches_of(self._given)[0] if rung else None
-        return {} if size is None else {"micro_batch_size": max(1, size >> rung)}
+    @property
+    def _rung(self) -> int:
+        """How far down the ladder it begins."""
+        return self._desk.rungs.get(self._number, 0)
+
+    def _planned_before(self) -> Plan | None:
+        """The plan that an earlier attempt had, whether or not it came to a checkpoint."""
+        says = {} if self._saved is None else self._saved[0]
+        plan = says.get("plan")
+        if plan is None and self._rung:
+            lines = read_lines(self._desk.journal.path)
+            plans = [line for line in lines if line["event"] == "plan" and line["training"] == self._number]
+            plan = plans[0]["plan"] if plans else None
+        return None if plan is None else Plan.from_dict(plan)
+
+    def _ladder(self) -> Ladder | None:
+        """Where its micro-batches begin, if not where the plan says."""
+        plan, rung = self._plan, self._rung
+        if rung == 0:
+            saved = None if self._saved is None else self._saved[0]["ladder"]
+            return None if saved is None else Ladder.from_dict(saved)
+        if plan is None:
+            below, size = rung, batches_of(self._given)[0]
+        else:
+            below, size = rung - len(plan.ladder), plan.stepped_down(rung).chosen.micro_batch_size
+        return None if size is None or below <= 0 else Ladder(max(1, size >> below))
 
     # What it looks on at.
 
     def attached(self, protection: Any) -> None:
         """A guard stands before the model."""
         self._protection = protection
+        ladder = self._ladder()
+        if ladder is not None:
+            protection.go_on_from(ladder)
 
     def saw(self, batch: Batch) -> None:
         """A batch is about to be trained on; it is looked at if a checkpoint may follow."""
@@ -162,7 +187,7 @@ class Training:
     def _contents(self, position: Position) -> tuple[dict[str, Any], dict[str, Array]]:
         arrays: dict[str, Array] = {}
         protection = self._protection
-        plan = None if protection is None else protection.journal.plan
+        plan = protection.journal.plan if self._plan is None and protection is not None else self._plan
         return {
             "fingerprint": self._fingerprint,
             "position": dataclasses.astuple(position),
@@ -233,8 +258,6 @@ class Training:
         self._put_back(self._saved)
         if self._protection is not None:
             self._protection.journal.steps = self._steps
-            if says["ladder"] is not None and not self._desk.rungs.get(self._number):
-                self._protection.go_on_from(Ladder.from_dict(says["ladder"]))
         self._note_plan()
 
     def _put_back(self, saved: Contents) -> None:
@@ -285,15 +308,6 @@ class Training:
         )
         iterator.reset()
         iterator.take_the_rest()
-
-
-def stepped_down(plan: Plan, rung: int) -> Plan:
-    """A plan with its next choices that need less in place of its first."""
-    if rung == 0 or not plan.ladder:
-        return plan
-    rung = min(rung, len(plan.ladder))
-    chosen, ladder = plan.ladder[rung - 1], plan.ladder[rung:]
-    return dataclasses.replace(plan, chosen=chosen, ladder=ladder, fits_as_is=False)
 
 
 def _as_batch(parts: Any) -> Any:

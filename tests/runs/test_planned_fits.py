@@ -87,8 +87,13 @@ def _planned() -> dict[str, Any]:
         assert run.plan is not None
         seen.setdefault("with a budget", []).append([run.plan.chosen == plan.chosen, len(run.ooms)])
         seen.setdefault("planned in", []).append(run.plan.seconds)
-    unknown = tf.data.Dataset.from_tensor_slices((x, x)).batch(BATCH)
-    run = memfit.fit(model, unknown, budget=BUDGET, verbose=0).run
+    ragged = tf.data.Dataset.from_tensor_slices((x, x)).batch(BATCH)
+    run = memfit.fit(model, ragged, budget=BUDGET, verbose=0).run
+    assert run.plan is not None
+    planned = run.plan.chosen.micro_batch_size
+    seen["smaller last batch"] = [run.plan.batch_size, run.micro_batch_size == planned]
+    batches = (batch for batch in [(x[:BATCH], x[:BATCH])])
+    run = memfit.fit(model, batches, budget=BUDGET, verbose=0).run
     seen["without a plan"] = [run.plan, run.notes[0]]
     return seen
 
@@ -115,6 +120,7 @@ def test_a_plan_fits_and_trains_as_if_there_were_no_limit() -> None:
     assert seen["with a budget"] == [[True, 0]] * 2
     first, second = seen["planned in"]
     assert first == second  # it was planned once and kept
+    assert seen["smaller last batch"] == [BATCH, True]
     assert seen["without a plan"] == [
         None,
         "No plan was made: the size of its batches is not known beforehand. The guard alone sees to it.",

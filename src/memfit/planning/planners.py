@@ -143,12 +143,21 @@ class Planner:
             fits_as_is=whole and self._is_plain(chosen),
             chosen=chosen,
             alternatives=tuple(others),
-            ladder=tuple(one for one in others if one.safe_bytes < chosen.safe_bytes),
+            ladder=_ladder(chosen, others),
             left_out=self.steps.left_out,
             fingerprint=fingerprint_of(self.model),
             optimizer=optimizer_state(self.model, self.steps.whole),
             allow=self.wish.allow,
         )
+
+
+def _ladder(chosen: Choice, others: Sequence[Choice]) -> tuple[Choice, ...]:
+    """What to fall back on: the best first, each smaller than the one before."""
+    ladder = list[Choice]()
+    for one in others:
+        if one.safe_bytes < (ladder[-1] if ladder else chosen).safe_bytes:
+            ladder.append(one)
+    return tuple(ladder)
 
 
 def optimizer_state(model: Any, program: Program) -> OptimizerState:

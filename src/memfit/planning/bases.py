@@ -60,8 +60,10 @@ def steps_for(model: Any, wish: Wish, tell: Callable[[str], None], *, known: Ste
     """All steps that may be taken as they are or changed by levers; what is known need not be traced."""
     tell("Tracing a step")
     plain = foresee(model, wish.data) if known is None else known.plain
-    whole = plain.at(wish.batch_size)
+    plain.whole.begin()
     finding = _Finding(model, wish, tell, None if known is None else known.bases[0])
+    finding.look_for_cuts()
+    whole = plain.at(wish.batch_size)
     first = finding.base(plain)
     bases, left_out = [first], [*whole.left_out, *what_is_unknown(whole), *finding.why_not(whole)]
     if "xla" in wish.allow and not model.compiled:
@@ -89,6 +91,11 @@ class _Finding:
             "micro_batch": ModelStep(model, "train_step").why_not_split() if model.compiled else None,
             "remat": _why_not_cut(model),
         }
+
+    def look_for_cuts(self) -> None:
+        """Do what takes a while and needs no trace of the step."""
+        if self._may("remat") and not (self._model.compiled and self._model.jit_compile):
+            _ = self._layers
 
     def base(self, foresight: Foresight) -> Base:
         """A step with all levers that can be pulled on it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -27,12 +28,15 @@ from memfit.records import Op, OpGraph, Program, ProgramVariable
 
 
 class Traced:
-    """A graph, with its variables, which live as long as this."""
+    """A graph, with its variables, which live as long as this; it is optimised while others go on."""
 
     def __init__(self, concrete: Any) -> None:
         self._concrete = concrete
         self.handles = internals.handles_by_name(concrete.graph)
         self._lines = Lines(concrete.graph, internals.called_graph)
+        optimiser = ThreadPoolExecutor(1)  # TensorFlow lets others run meanwhile
+        self._optimising = optimiser.submit(internals.optimised, *self._to_be_optimised())
+        optimiser.shutdown(wait=False)
 
     @property
     def has_loops(self) -> bool:
@@ -53,7 +57,7 @@ class Traced:
         """What it does with a batch of this size, or with so many rows of each of what is fed open."""
         sizes = [batch_size] * len(self._opened) if isinstance(batch_size, int) else batch_size
         rows = dict(zip(self._opened, sizes, strict=True))
-        graph_def = self._optimised
+        graph_def = self._optimising.result()
         for node in graph_def.node:
             node.attr.pop("_output_shapes", None)  # they were inferred without it
             if node.name in rows:
@@ -66,16 +70,15 @@ class Traced:
         fed = (tensor for tensor in self._concrete.inputs if tensor.dtype != tf.resource)
         return [tensor.op.name for tensor in fed if tensor.shape.rank and tensor.shape[0] is None]
 
-    @functools.cached_property
-    def _optimised(self) -> Any:
-        """The GraphDef that TensorFlow will really run; where the batch is open, for all sizes."""
+    def _to_be_optimised(self) -> tuple[Any, list[str]]:
+        """The GraphDef from which TensorFlow makes what it will really run, and the names it must keep."""
         func_graph = self._concrete.graph
         graph_def = func_graph.as_graph_def()
         _keep_loops_whole(graph_def)
         put_handles(graph_def, self.handles)
         keep = [tensor.name for tensor in (*self._concrete.inputs, *self._concrete.outputs)]
         keep += [operation.name for operation in func_graph.control_outputs]
-        return internals.optimised(graph_def, keep)
+        return graph_def, keep
 
 
 class Trace:
@@ -99,6 +102,11 @@ class Trace:
         self._jit_compile = jit_compile
         self._left_out = left_out
         self._at = functools.lru_cache(maxsize=8)(self._read)
+
+    def begin(self) -> None:
+        """Trace it, and leave it to TensorFlow to optimise it meanwhile."""
+        if not self._jit_compile:
+            _ = self._open
 
     def at(self, batch_size: int) -> Program:
         """What the step does with a batch of this size."""

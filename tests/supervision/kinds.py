@@ -125,11 +125,11 @@ def _py_dataset(**options: Any) -> dict[str, Any]:
     return {"x": Shuffled(), "shuffle": True}
 
 
-def _generator() -> dict[str, Any]:
+def _generator(seed: int | None = 7) -> dict[str, Any]:
     import numpy as np
 
     x, y = _samples()
-    draw = np.random.default_rng(7)
+    draw = np.random.default_rng(seed)
 
     def batches() -> Iterator[Any]:
         while True:
@@ -165,6 +165,7 @@ _DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "PyDataset": _py_dataset,
     "PyDataset with workers": lambda: _py_dataset(workers=2),
     "generator": _generator,
+    "generator without a seed": lambda: _generator(None),
     "generator with NumPy's own numbers": _global_numbers,
     "several steps at once": lambda: {**_arrays(), "validation_split": 0.0},
     "model that is built by its data": lambda: {"x": _dataset().batch(BATCH)},

@@ -119,3 +119,12 @@ def test_after_a_kill_for_memory_micro_batches_are_smaller(tmp_path: Path) -> No
     lines = list(read_lines(tmp_path / "killed" / "journal.jsonl"))
     sizes = [line["micro_batch_size"] for line in lines if line["event"] == "step"]
     assert (sizes[0], sizes[-1]) == (BATCH, BATCH // 4)
+
+
+def test_other_data_than_before_is_refused_with_the_reason(tmp_path: Path) -> None:
+    _start(tmp_path / "killed", {"generator without a seed": [3]})
+    how = {"folder": str(tmp_path / "killed"), "kinds": ["generator without a seed"]}
+    with pytest.raises(ChildFailed):
+        run_limited(_script, "512MiB", **how)
+    with pytest.raises(ChildFailed, match="the first batch of training 1 is not the one of before"):
+        run_limited(_script, "512MiB", **how)

@@ -1,0 +1,114 @@
+"""Time of scripts under `memfit run` against plain Python with the same allocator and no fault.
+
+Both ways alternate, and a ratio is that of two runs side by side. A long run says what a step costs, a tiny
+fit what the start costs, without the time of planning, which the journal says; so it does of checkpoints.
+`--seconds` and `--rounds` make it shorter or longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _processes import QUIET
+from _results import write_results
+
+HERE = Path(__file__).parent
+LONG = ("autoencoder", "text_transformer")
+TINY = (str(HERE / "scripts" / "tiny.py"),)
+LIMIT_MEBIBYTES = 2048  # more than the scripts need
+FEW, MORE = 1, 4  # epochs that tell how long one takes
+
+
+def _plain(script: tuple[str, ...]) -> float:
+    """Seconds of a script under plain Python."""
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(LIMIT_MEBIBYTES)}
+    return _seconds([sys.executable, *script], limit)
+
+
+def _supervised(script: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    """Seconds of a script under `memfit run`, and its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        ours = ["run", "--budget", f"{LIMIT_MEBIBYTES}MiB", "--report", str(report)]
+        seconds = _seconds([sys.executable, "-m", "memfit", *ours, *script], {"MEMFIT_HOME": folder})
+        return seconds, json.loads(report.read_text())
+
+
+def _seconds(command: list[str], environment: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, env={**os.environ, **QUIET, **environment}, capture_output=True, check=True)
+    return time.perf_counter() - began
+
+
+def _planning_seconds(report: dict[str, Any]) -> float:
+    return sum(training["plan"]["seconds"] for training in report["trainings"] if training["plan"])
+
+
+def _epochs_for(script: str, seconds: float) -> int:
+    """How many epochs take so long under plain Python."""
+    few, more = (_plain((script, "--epochs", str(epochs))) for epochs in (FEW, MORE))
+    return max(FEW, round((seconds - few) * (MORE - FEW) / (more - few)))
+
+
+def _long(name: str, seconds: float, rounds: int) -> dict[str, Any]:
+    """The ratio of a long run, and what checkpoints cost of it."""
+    script = str(HERE.parent / "examples" / f"{name}.py")
+    epochs = _epochs_for(script, seconds)
+    rows = []
+    for _ in range(rounds):
+        plain = _plain((script, "--epochs", str(epochs)))
+        ours, report = _supervised((script, "--epochs", str(epochs)))
+        row = {
+            "plain_seconds": round(plain, 2),
+            "seconds": round(ours, 2),
+            "ratio": round(ours / plain, 4),
+            "planning_seconds": round(_planning_seconds(report), 2),
+            "checkpoints": report["checkpoints"],
+            "checkpoint_share": round(report["checkpoint_seconds"] / ours, 5),
+        }
+        rows.append(row)
+        print(name, row, file=sys.stderr, flush=True)
+    medians = {key: statistics.median(row[key] for row in rows) for key in ("ratio", "checkpoint_share")}
+    return {"epochs": epochs, **medians, "rounds": rows}
+
+
+def _start(rounds: int) -> dict[str, Any]:
+    """What the start costs beside planning."""
+    rows = []
+    for _ in range(rounds):
+        plain = _plain(TINY)
+        ours, report = _supervised(TINY)
+        planning = _planning_seconds(report)
+        row = {"plain_seconds": plain, "seconds": ours, "planning_seconds": planning}
+        rows.append({**row, "start_seconds": ours - plain - planning})
+        print("start", rows[-1], file=sys.stderr, flush=True)
+    names = ("plain_seconds", "seconds", "planning_seconds", "start_seconds")
+    return {name: round(statistics.median(row[name] for row in rows), 3) for name in names}
+
+
+def main() -> None:
+    """Measure the start and the long runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=130.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dry", action="store_true", help="write no results")
+    options = parser.parse_args()
+    start = _start(options.rounds)
+    long = {name: _long(name, options.seconds, options.rounds) for name in LONG}
+    if options.dry:
+        print(json.dumps({"start": start, "long": long}, indent=2))
+    else:
+        write_results("run", {"start": start, "long": long})
+
+
+if __name__ == "__main__":
+    main()

@@ -28,11 +28,11 @@ def make_pairs(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def make_model() -> keras.Model:
     """The same eye looks at both pictures; a second part compares what it has seen."""
     inputs = keras.Input((SIZE, SIZE, 1))
-    x = layers.Conv2D(16, 3, padding="same", activation="relu")(inputs)
-    eye = keras.Model(inputs, layers.Conv2D(16, 3, padding="same", activation="relu")(x))
+    x = layers.Conv2D(16, 3, padding="same", activation="tanh")(inputs)
+    eye = keras.Model(inputs, layers.Conv2D(16, 3, padding="same", activation="tanh")(x))
     left, right = keras.Input((SIZE, SIZE, 1)), keras.Input((SIZE, SIZE, 1))
     x = layers.Subtract()([eye(left), eye(right)])
-    x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    x = layers.Conv2D(16, 3, padding="same", activation="tanh")(x)
     return keras.Model([left, right], layers.Conv2D(1, 3, padding="same")(x))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.supervision.deaths import Ending, Host, explain, kernel_messages
+from memfit.supervision.deaths import Ending, Host, LastTraining, explain, kernel_messages
 
 GIB = 1 << 30
 
@@ -69,3 +69,37 @@ def test_a_real_abort_is_a_crash() -> None:
         [sys.executable, "-c", "import os; os.abort()"], capture_output=True, text=True, check=False
     )
     assert explain(Ending(1, -ended.returncode, said_last=ended.stderr.splitlines())).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("training", "maybe", "words"),
+    [
+        (None, False, ()),
+        (LastTraining(100 << 20, 60 << 20, steps=5), False, ()),
+        (LastTraining(100 << 20, 90 << 20, steps=5), True, ("its steps needed 90.0 MiB of 100.0 MiB",)),
+        (
+            LastTraining(100 << 20, steps=9, ooms=1),
+            True,
+            ("it had run out of 100.0 MiB before, in the same training",),
+        ),
+        (
+            LastTraining(100 << 20),
+            True,
+            ("it was in the first step of a training, under a limit of 100.0 MiB",),
+        ),
+    ],
+)
+def test_crashes_near_the_limit_may_be_for_memory(
+    training: LastTraining | None, maybe: bool, words: tuple[str, ...]
+) -> None:
+    death = explain(Ending(7, signal.SIGSEGV, training=training))
+    assert (death.cause, death.may_be_memory, death.evidence) == ("unknown", maybe, words)
+    assert not explain(Ending(7, signal.SIGFPE, training=training)).may_be_memory
+
+
+def test_the_check_that_failed_is_said_and_not_its_stack() -> None:
+    lines = [
+        "F0000 bfc_allocator.cc:1] Check failed: h != kInvalidChunkHandle",
+        "*** Check failure stack trace: ***",
+    ]
+    assert explain(Ending(7, signal.SIGABRT, said_last=lines)).evidence == (lines[0],)

@@ -24,7 +24,10 @@ count = folder / "count"
 before = int(count.read_text()) if count.exists() else 0
 count.write_text(str(before + 1))
 step = before if steps == "further" else 3
-JournalFile(folder / "journal.jsonl").write("training", training=1, epochs=0, batches=0, steps=step)
+journal = JournalFile(folder / "journal.jsonl")
+if says == "limited":
+    journal.write("limit", limit_bytes=100 << 20)
+journal.write("training", training=1, epochs=0, batches=0, steps=step)
 if before < deaths:
     print(says, file=sys.stderr, flush=True)
     os.abort()
@@ -74,6 +77,13 @@ def test_for_memory_it_steps_down_the_ladder_each_time(run: Any) -> None:
     assert code == 0
     assert told[:2] == ["It ended by SIGABRT after it had run out of memory.", OUT]
     assert read_story(folder).notes[-1] == "Training 1 went on in smaller steps (rung 3 of its ladder)."
+
+
+def test_a_second_crash_in_the_first_step_under_a_limit_is_taken_for_memory(run: Any) -> None:
+    code, told, folder = run(3, "limited", "same")
+    assert code == 0
+    assert told[0] == "It crashed: SIGABRT. Memory may be the reason."
+    assert read_story(folder).notes[-1] == "Training 1 went on in smaller steps (rung 2 of its ladder)."
 
 
 def test_no_more_often_than_asked_for(run: Any) -> None:

@@ -19,7 +19,9 @@ _RAN_OUT = re.compile(
     r"|failed to allocate|Cannot allocate memory",
     re.IGNORECASE,
 )
-_CHECK = re.compile(r"Check failed|Check failure|F\d{4} |terminate called|Fatal Python error")
+_CHECK = re.compile(r"Check failed|F\d{4} |terminate called|Fatal Python error")
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # what kernels end by that find no memory
+_NEAR = 0.8  # of the limit
 _SCARCE = 0.03  # of the memory there is: with less left, a kill is no riddle
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # somebody asks for the end
 
@@ -34,6 +36,16 @@ class Host:
 
 
 @dataclass(frozen=True)
+class LastTraining:
+    """What is known of the training that a process was in, of this start alone."""
+
+    limit_bytes: int
+    peak_bytes: int = 0
+    steps: int = 0
+    ooms: int = 0
+
+
+@dataclass(frozen=True)
 class Ending:
     """How a process ended, with everything that may tell why."""
 
@@ -43,6 +55,7 @@ class Ending:
     said_last: Sequence[str] = ()  # on standard error
     kernel_says: Sequence[str] = ()
     host: Host | None = None
+    training: LastTraining | None = None  # under a limit
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,7 @@ class Death:
     cause: Cause
     words: str
     evidence: tuple[str, ...] = ()
+    may_be_memory: bool = False  # nothing proves it, but if it happens again, it is likely
 
 
 def explain(ending: Ending) -> Death:
@@ -64,7 +78,25 @@ def explain(ending: Ending) -> Death:
         return Death("memory", f"It ended by {name} after it had run out of memory.", evidence)
     if ending.signal in END_SIGNALS:
         return Death("asked", f"It was ended by {name}.")
+    pressure = _pressure(ending.training) if ending.signal in _CRASHES else None
+    if pressure is not None:
+        words = f"It crashed: {name}. Memory may be the reason."
+        return Death("unknown", words, (*evidence, pressure), may_be_memory=True)
     return Death("unknown", f"It crashed: {name}.", evidence)
+
+
+def _pressure(training: LastTraining | None) -> str | None:
+    """What speaks for memory: some kernels end the process where they find none, instead of raising."""
+    if training is None:
+        return None
+    limit = format_size(training.limit_bytes)
+    if training.ooms:
+        return f"it had run out of {limit} before, in the same training"
+    if training.steps == 0:
+        return f"it was in the first step of a training, under a limit of {limit}"
+    if training.peak_bytes > _NEAR * training.limit_bytes:
+        return f"its steps needed {format_size(training.peak_bytes)} of {limit}"
+    return None
 
 
 def _killed(ending: Ending) -> Death:

@@ -16,15 +16,16 @@ def guard_everything(job: Job) -> None:
     patches = Patches(Leave(job.budget_bytes, job.allow, plans=job.plans), desk)
     seed_everything(job.seed)
     AfterImport("keras", patches.install).install()
-    AfterImport("tensorflow", lambda: _limit(job.budget_bytes)).install()
+    AfterImport("tensorflow", lambda: _limit(desk, job.budget_bytes)).install()
     Monitor(desk).start()
 
 
-def _limit(budget_bytes: int | None) -> None:
+def _limit(desk: Desk, budget_bytes: int | None) -> None:
     from memfit.devices import find_budget, limit
     from memfit.errors import MemfitError
 
     try:
-        limit(budget_bytes or find_budget(None).budget_bytes)
+        limit_bytes = limit(budget_bytes or find_budget(None).budget_bytes)
+        desk.journal.write("limit", limit_bytes=limit_bytes)
     except MemfitError as error:
         tell(f"No limit was set: {error}")

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.devices import count_kills
-from memfit.supervision.deaths import END_SIGNALS, Death, Ending, Host, explain, kernel_messages
+from memfit.supervision.deaths import END_SIGNALS, Death, Ending, Host, LastTraining, explain, kernel_messages
 from memfit.supervision.jobs import Job
 from memfit.supervision.relays import Relay
 
 _WAITED_FOR = {*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGWINCH}
 _FROM_KERNEL = 0x80  # SI_KERNEL: typed at a terminal, whose other processes have it already
 _LOOK_SECONDS = 1.0
+
+LastReadings = tuple[Host | None, LastTraining | None]
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ class Ended:
 
 
 def run_child(
-    job: Job, environment: Mapping[str, str], *, last_host: Callable[[], Host | None] = lambda: None
+    job: Job, environment: Mapping[str, str], *, last: Callable[[], LastReadings] = lambda: (None, None)
 ) -> Ended:
     """Run a job once, in a child with our standard streams, until it ends.
 
-    `last_host` is asked what the child had last read of the memory around it, if it was killed.
+    `last` is asked what the child had read of memory in the end, if it was killed.
     """
     kills, relay = count_kills(), Relay()
     with _signals_held():
@@ -50,13 +52,15 @@ def run_child(
     code = process.returncode
     if code >= 0:
         return Ended(code, was_asked=interrupted)
+    host, training = last()
     ending = Ending(
         process=process.pid,
         signal=-code,
         kills=count_kills() - kills,
         said_last=said,
         kernel_says=kernel_messages() if code == -signal.SIGKILL else (),
-        host=last_host(),
+        host=host,
+        training=training,
     )
     return Ended(128 - code, explain(ending), was_asked=interrupted)
 

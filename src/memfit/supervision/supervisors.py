@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.supervision.deaths import Death, Host
+from memfit.supervision.deaths import Death, Host, LastTraining
 from memfit.supervision.folders import RunFolder
 from memfit.supervision.jobs import Job
 from memfit.supervision.journals import JournalFile, Line, read_lines
-from memfit.supervision.parents import Ended, run_child
+from memfit.supervision.parents import Ended, LastReadings, run_child
 from memfit.supervision.shelves import Shelf
 
+_MOST_IN_PLACE = 6  # how often it steps down at the same step
 _READINGS = ("process_bytes", "available_bytes", "total_bytes")
 
 
@@ -41,6 +43,7 @@ class Supervisor:
         self._journal = JournalFile(folder.journal)
         self._rungs: dict[int, int] = dict(job.rungs)
         self._crashed_at: Place | None = None
+        self._steps_down = Counter[Place]()
 
     def run(self, environment: Mapping[str, str]) -> int:
         """Run it to its end; the exit code."""
@@ -48,7 +51,7 @@ class Supervisor:
         while True:
             job = dataclasses.replace(self._job, rungs=tuple(self._rungs.items()))
             self._journal.write("start", attempt=restarts + 1, parent=os.getpid())
-            ended = run_child(job, environment, last_host=self._last_host)
+            ended = run_child(job, environment, last=self._last_readings)
             self._write_end(ended)
             if ended.death is None or ended.was_asked:
                 break
@@ -74,14 +77,23 @@ class Supervisor:
             return f"It is not started again: {restarts} restarts are the most that were asked for."
         if death.cause == "asked":
             return "It is not started again: somebody has ended it."
-        if death.cause == "memory" and place.training is not None:
-            self._rungs[place.training] = self._rungs.get(place.training, 0) + 1
-            self._journal.write("step down", training=place.training, rung=self._rungs[place.training])
+        is_again = place == self._crashed_at
+        is_for_memory = death.cause == "memory" or (death.may_be_memory and is_again)
+        if is_for_memory and self._step_down(place):
             return None
-        if place == self._crashed_at:
+        if is_again:
             return f"It is not started again: it has ended like this {place} before."
         self._crashed_at = place
         return None
+
+    def _step_down(self, place: Place) -> bool:
+        """Have the training begin in smaller steps; not where that has been of no use."""
+        if place.training is None or self._steps_down[place] == _MOST_IN_PLACE:
+            return False
+        self._steps_down[place] += 1
+        self._rungs[place.training] = self._rungs.get(place.training, 0) + 1
+        self._journal.write("step down", training=place.training, rung=self._rungs[place.training])
+        return True
 
     def _place(self) -> Place:
         """Where the last attempt was."""
@@ -93,10 +105,19 @@ class Supervisor:
                 place = Place()
         return place
 
-    def _last_host(self) -> Host | None:
-        """What the last attempt had last read of the memory around it."""
-        read = [line for line in self._lines_of_attempt() if all(name in line for name in _READINGS)]
-        return Host(*(read[-1][name] for name in _READINGS)) if read else None
+    def _last_readings(self) -> LastReadings:
+        """What the last attempt had read of the memory around it, and of the training that it was in."""
+        lines = self._lines_of_attempt()
+        read = [line for line in lines if all(name in line for name in _READINGS)]
+        host = Host(*(read[-1][name] for name in _READINGS)) if read else None
+        limits = [line["limit_bytes"] for line in lines if line["event"] == "limit"]
+        if not limits or self._place().training is None:
+            return host, None
+        begun = max(number for number, line in enumerate(lines) if line["event"] == "training")
+        steps = [line for line in lines[begun:] if line["event"] == "step"]
+        peak_bytes = max((line.get("peak_bytes", 0) for line in steps), default=0)
+        ooms = sum(line["event"] == "oom" for line in lines[begun:])
+        return host, LastTraining(limits[-1], peak_bytes, len(steps), ooms)
 
     def _lines_of_attempt(self) -> list[Line]:
         lines = list(read_lines(self._folder.journal))
@@ -107,7 +128,9 @@ class Supervisor:
         if ended.death is None:
             self._journal.write("over", code=ended.code)
         else:
-            self._journal.write("died", code=ended.code, **dataclasses.asdict(ended.death))
+            death = ended.death
+            facts = {"cause": death.cause, "words": death.words, "evidence": death.evidence}
+            self._journal.write("died", code=ended.code, **facts)
 
     def _say(self, death: Death) -> None:
         for text in (death.words, *death.evidence):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, SupportsIndex
 
+from memfit.devices import onednn
 from memfit.devices.frameworks import load_tensorflow, tensorflow_is_loaded
 from memfit.devices.hosts import check_fits_machine
 from memfit.errors import InvalidSize, RuntimeStarted
@@ -22,12 +23,15 @@ _MEBIBYTE = 2**20
 _BFC_DEFAULT_MEBIBYTES = 2**16  # what TensorFlow takes when BFC is on and no limit is named
 
 
-def limit(size: str | SupportsIndex | None = None, *, growth: bool = False) -> int | None:
+def limit(
+    size: str | SupportsIndex | None = None, *, growth: bool = False, raising: bool = True
+) -> int | None:
     """Limit the device's memory before TensorFlow's runtime starts; returns the limit in bytes.
 
     The limit is rounded down to whole MiB. `growth=True` makes a GPU take memory as it is needed (a CPU
     always does); with a size it grows up to that size. A second call before the runtime starts replaces
-    the first.
+    the first. Kernels of oneDNN, which crash where they run out of memory instead of raising, are left out;
+    with `raising=False` they are not.
 
     >>> import memfit
     >>> memfit.limit("4GiB")
@@ -36,6 +40,8 @@ def limit(size: str | SupportsIndex | None = None, *, growth: bool = False) -> i
     requested = None if size is None else _whole_mebibytes(size)
     if requested is None and not growth:
         raise InvalidSize(size, name="size")
+    if requested is not None and raising:
+        onednn.leave_out()
     tensorflow = load_tensorflow()
     gpus = tensorflow.config.list_physical_devices("GPU")
     if runtime_started():

@@ -20,7 +20,7 @@ _RAN_OUT = re.compile(
     re.IGNORECASE,
 )
 _CHECK = re.compile(r"Check failed|F\d{4} |terminate called|Fatal Python error")
-_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # what kernels end by that find no memory
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # what kernels end by that find no memory
 _NEAR = 0.8  # of the limit
 _SCARCE = 0.03  # of the memory there is: with less left, a kill is no riddle
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # somebody asks for the end
@@ -78,7 +78,7 @@ def explain(ending: Ending) -> Death:
         return Death("memory", f"It ended by {name} after it had run out of memory.", evidence)
     if ending.signal in END_SIGNALS:
         return Death("asked", f"It was ended by {name}.")
-    pressure = _pressure(ending.training) if ending.signal in _CRASHES else None
+    pressure = _pressure(ending.training) if ending.signal in CRASHES else None
     if pressure is not None:
         words = f"It crashed: {name}. Memory may be the reason."
         return Death("unknown", words, (*evidence, pressure), may_be_memory=True)

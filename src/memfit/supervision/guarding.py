@@ -25,7 +25,7 @@ def _limit(desk: Desk, budget_bytes: int | None) -> None:
     from memfit.errors import MemfitError
 
     try:
-        limit_bytes = limit(budget_bytes or find_budget(None).budget_bytes)
+        limit_bytes = limit(budget_bytes or find_budget(None).budget_bytes, raising=False)
         desk.journal.write("limit", limit_bytes=limit_bytes)
     except MemfitError as error:
         tell(f"No limit was set: {error}")

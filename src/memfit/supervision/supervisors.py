@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.supervision.deaths import Death, Host, LastTraining
+from memfit.devices import onednn
+from memfit.supervision.deaths import CRASHES, Death, Host, LastTraining
 from memfit.supervision.folders import RunFolder
 from memfit.supervision.jobs import Job
 from memfit.supervision.journals import JournalFile, Line, read_lines
@@ -56,6 +57,7 @@ class Supervisor:
             if ended.death is None or ended.was_asked:
                 break
             self._say(ended.death)
+            environment = self._more_careful(ended, environment)
             reason = self._why_not_again(ended.death, restarts)
             if reason is not None:
                 self._tell(reason)
@@ -69,6 +71,13 @@ class Supervisor:
         self._journal.write("end", code=ended.code)
         self._journal.close()
         return ended.code
+
+    def _more_careful(self, ended: Ended, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """After a crash: without kernels that crash where they run out of memory, if there were any."""
+        if ended.code - 128 not in CRASHES or not onednn.would_be_used(environment):
+            return environment
+        self._tell("Kernels of oneDNN crash where they run out of memory: going on without oneDNN.")
+        return {**environment, onednn.SWITCH: "0"}
 
     def _why_not_again(self, death: Death, restarts: int) -> str | None:
         """A reason to leave it, if there is one; else what is to be different is made so."""

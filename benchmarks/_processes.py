@@ -13,6 +13,7 @@ QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # as memfit.limit has it: its kernels crash where they run out of memory
     "PYTHONPATH": str(Path(__file__).parent),
 }
 

@@ -38,8 +38,7 @@ WORKERS = int(os.environ.get("MEMFIT_WORKERS", "3"))
 PATIENCE_SECONDS = 900.0
 LOOK_SECONDS = 0.02
 GROUP_BYTES = 1400 << 20
-# Without oneDNN: some of its kernels end the process where they run out of memory.
-ENVIRONMENT = {**QUIET, "TF_ENABLE_ONEDNN_OPTS": "0"}
+ENVIRONMENT = QUIET
 
 
 @dataclass(frozen=True)

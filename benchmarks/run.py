@@ -67,17 +67,20 @@ def _long(name: str, seconds: float, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         plain = _plain((script, "--epochs", str(epochs)))
         ours, report = _supervised((script, "--epochs", str(epochs)))
+        planning = _planning_seconds(report)
         row = {
             "plain_seconds": round(plain, 2),
             "seconds": round(ours, 2),
             "ratio": round(ours / plain, 4),
-            "planning_seconds": round(_planning_seconds(report), 2),
+            "ratio_without_planning": round((ours - planning) / plain, 4),
+            "planning_seconds": round(planning, 2),
             "checkpoints": report["checkpoints"],
             "checkpoint_share": round(report["checkpoint_seconds"] / ours, 5),
         }
         rows.append(row)
         print(name, row, file=sys.stderr, flush=True)
-    medians = {key: statistics.median(row[key] for row in rows) for key in ("ratio", "checkpoint_share")}
+    names = ("ratio", "ratio_without_planning", "checkpoint_share")
+    medians = {key: statistics.median(row[key] for row in rows) for key in names}
     return {"epochs": epochs, **medians, "rounds": rows}
 
 

@@ -36,8 +36,8 @@ import memfit
 if "late" in sys.argv:
     import tensorflow
 memfit.limit("64MiB")
-from memfit.devices.onednn import _is_used
-print(_is_used())
+from memfit.devices.onednn import is_used
+print(is_used())
 """
 
 

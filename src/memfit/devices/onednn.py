@@ -27,7 +27,7 @@ def would_be_used(environment: Mapping[str, str], processors: Path = Path("/proc
 def leave_out() -> None:
     """Have TensorFlow use kernels that raise where they find no memory, unless somebody has chosen."""
     if tensorflow_is_loaded():
-        if _is_used():
+        if is_used():
             logger.warning(
                 "oneDNN is on: where its kernels run out of memory, the process crashes. "
                 "Try: memfit.limit before TensorFlow is imported, or %s=0.",
@@ -42,7 +42,8 @@ def leave_out() -> None:
         )
 
 
-def _is_used() -> bool:
+def is_used() -> bool:
+    """Whether TensorFlow uses it, now that it is imported."""
     from tensorflow.python.util import _pywrap_util_port
 
     return bool(_pywrap_util_port.IsMklEnabled())

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.devices import onednn
 from memfit.programs.kernels import Maker
 
 
@@ -80,11 +81,9 @@ def variables_without_memory(*, from_bytes: int = 0) -> Iterator[None]:
 
 def maker_of_kernels() -> Maker:
     """Whose kernels run: TensorFlow's own on a CPU, those of oneDNN instead of some, or those of a GPU."""
-    from tensorflow.python.util import _pywrap_util_port
-
     if tf.config.list_physical_devices("GPU"):
         return "GPU"
-    return "oneDNN" if _pywrap_util_port.IsMklEnabled() else "TensorFlow"
+    return "oneDNN" if onednn.is_used() else "TensorFlow"
 
 
 def scratch_of_run(graph: Any, name: str, values: dict[Any, Any], *, threads: int, runs: int) -> int:

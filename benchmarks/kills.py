@@ -38,7 +38,6 @@ WORKERS = int(os.environ.get("MEMFIT_WORKERS", "3"))
 PATIENCE_SECONDS = 900.0
 LOOK_SECONDS = 0.02
 GROUP_BYTES = 1400 << 20
-ENVIRONMENT = QUIET
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Run:
                     *script,
                 ],
                 cwd=self.folder,
-                env={**os.environ, **ENVIRONMENT, "MEMFIT_HOME": str(self._home)},
+                env={**os.environ, **QUIET, "MEMFIT_HOME": str(self._home)},
                 stdout=output,
                 stderr=output,
             )

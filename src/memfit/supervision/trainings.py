@@ -164,9 +164,9 @@ class Training:
         writer = self._desk.writer
         knows_batch = self._protection is None or self._last_batch is not None
         if knows_batch and writer.pace.is_due() and writer.is_free:
-            says, arrays = self._contents(position)
-            arrays |= self._iterator.state()
-            writer.put(self._number, self._steps, says, arrays, Variables(self._model))
+            variables = Variables(self._model)
+            says, arrays = self._contents(position, variables)
+            writer.put(self._number, self._steps, says, arrays, variables)
 
     def _count(self) -> None:
         """A step that was begun is over."""
@@ -184,15 +184,15 @@ class Training:
 
     # What is kept.
 
-    def _contents(self, position: Position) -> tuple[dict[str, Any], dict[str, Array]]:
-        arrays: dict[str, Array] = {}
+    def _contents(self, position: Position, variables: Variables) -> tuple[dict[str, Any], dict[str, Array]]:
+        arrays: dict[str, Array] = {} if self._iterator is None else self._iterator.state()
         protection = self._protection
         plan = protection.journal.plan if self._plan is None and protection is not None else self._plan
         return {
             "fingerprint": self._fingerprint,
             "position": dataclasses.astuple(position),
             "steps": self._steps,
-            "variables": Variables(self._model).shapes,
+            "variables": variables.shapes,
             "first_batch": self._first_batch,
             "last_batch": self._last_batch,
             "random_at_start": encode(self._started_with, arrays, "random_at_start"),
@@ -206,9 +206,9 @@ class Training:
     def _finish(self) -> None:
         """Keep what it came to."""
         self._count()
-        says, arrays = self._contents(self._end())
-        arrays |= self._iterator.state() if self._iterator is not None else {}
-        self._desk.writer.put_end(self._number, says, arrays, Variables(self._model))
+        variables = Variables(self._model)
+        says, arrays = self._contents(self._end(), variables)
+        self._desk.writer.put_end(self._number, says, arrays, variables)
         self._desk.journal.write("trained", training=self._number, steps=self._steps)
 
     def _end(self) -> Position:

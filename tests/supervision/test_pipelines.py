@@ -12,6 +12,7 @@ pytestmark = pytest.mark.real
 
 
 def _keep_and_put_back() -> dict[str, Any]:
+    import numpy as np
     import tensorflow as tf
 
     from memfit.supervision.pipelines import PipelineStates, has_state, put_back
@@ -38,7 +39,9 @@ def _keep_and_put_back() -> dict[str, Any]:
     put_back(iter(ended), end)
     random = tf.data.Dataset.range(9).map(lambda x: tf.random.uniform(()))
     python = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_types=tf.int64)
-    large = tf.data.Dataset.from_tensors(tf.zeros((80, 1 << 20), tf.uint8)).repeat(3).shuffle(3)
+    # Noise, since TensorFlow compresses what it writes.
+    noise = np.random.default_rng(0).integers(0, 256, (80 << 20,), np.uint8)
+    large = tf.data.Dataset.from_tensors(noise).repeat(3).shuffle(3)
     without = []
     for dataset in (random, python, large):
         states, iterator_without = PipelineStates(), iter(dataset)

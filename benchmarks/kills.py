@@ -319,8 +319,8 @@ def _memory_group(limit_bytes: int | None) -> Iterator[Path | None]:
 
 ALL = tuple(SCRIPTS)
 CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
-    "SIGKILL": (_signalled(signal.SIGKILL, 3), ALL),
-    "SIGABRT": (_signalled(signal.SIGABRT, 3), ALL),
+    "SIGKILL": (_signalled(signal.SIGKILL, 4), ALL),
+    "SIGABRT": (_signalled(signal.SIGABRT, 4), ALL),
     "writing": (
         _while_writing(2),
         ("image_classifier", "text_transformer", "pipeline_with_callbacks", "several_fits"),

@@ -1,0 +1,122 @@
+"""Everything memfit raises.
+
+MemfitError
+├── InvalidSize (ValueError)            not a size: "8gigs", 0, -1
+│   └── LargerThanMachine               a size beyond what the machine has
+├── InvalidRecord (ValueError)          a JSON record that cannot be read
+│   └── RecordTooNew                    ... because a newer memfit wrote it
+├── TensorFlowMissing (ImportError)     TensorFlow or Keras is not installed
+├── UnsupportedVersion                  TensorFlow or Keras is older than memfit supports
+├── UnsupportedBackend                  Keras does not run on TensorFlow
+├── RuntimeStarted (RuntimeError)       too late to set a limit
+├── NotMeasurable (RuntimeError)        the allocator in force keeps no statistics
+├── InvalidMicroBatchSize (ValueError)  not a number of samples
+├── BatchSizesDiffer (ValueError)       arrays of one batch with different numbers of samples
+├── CannotGuard                         training that memfit cannot guard exactly
+├── InvalidBatchSize (ValueError)       not a number of samples
+├── InvalidLever (ValueError)           not a lever that a plan can pull
+├── UnusedArgument (ValueError)         something asked for that nothing would come of
+├── WrongPlan (ValueError)              a plan for another model, other batches, other versions
+├── CannotEstimate                      a step whose memory nobody can know beforehand
+├── InvalidTarget (ValueError)          a TARGET that names nothing: no colon, no name
+│   └── TargetNotFound                  ... that is there: no such file, module or name
+├── WrongTarget (TypeError)             a TARGET that names something else than a model or data
+├── TargetFailed                        the user's own code raised while it was loaded or traced
+├── CannotLoadModel                     a .keras file that cannot be read, or not safely
+├── CannotRematerialise                 a model that cannot be cut into segments
+│   └── NothingToGain                   ... because it would need as much memory as before
+├── InvalidPrecision (ValueError)       not a precision that memfit knows
+├── LayerNotFound (ValueError)          a name that no layer of the model has
+├── CannotLowerPrecision                a model that cannot compute in 16 bits
+│   └── NotFinite                       ... because its numbers overflow in float32 too
+├── DoesNotFit                          not even the smallest step fits
+│   └── NothingFits                     ... of all that a plan may do
+├── TornUpdate                          an update that could go neither forward nor back
+├── ChildFailed                         a process that memfit started ended badly
+├── ScriptNotFound                      a script to run that is not there
+├── DamagedCheckpoint                   a checkpoint that is not what was written
+├── CannotResume                        a run that cannot go on exactly where it was
+├── RunNotFound                         a run that is asked for and was never there
+└── CannotWrite (OSError)               output that cannot be written
+
+Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
+pasted. The numbers are attributes too.
+"""
+
+from memfit.errors.base import MemfitError
+from memfit.errors.frameworks import (
+    NotMeasurable,
+    RuntimeStarted,
+    TensorFlowMissing,
+    UnsupportedBackend,
+    UnsupportedVersion,
+)
+from memfit.errors.inputs import (
+    BatchSizesDiffer,
+    CannotWrite,
+    InvalidBatchSize,
+    InvalidLever,
+    InvalidMicroBatchSize,
+    InvalidPrecision,
+    InvalidRecord,
+    InvalidSize,
+    LargerThanMachine,
+    LayerNotFound,
+    RecordTooNew,
+    UnusedArgument,
+)
+from memfit.errors.scripts import CannotResume, ChildFailed, DamagedCheckpoint, RunNotFound, ScriptNotFound
+from memfit.errors.targets import CannotLoadModel, InvalidTarget, TargetFailed, TargetNotFound, WrongTarget
+from memfit.errors.trainings import (
+    CannotEstimate,
+    CannotGuard,
+    CannotLowerPrecision,
+    CannotRematerialise,
+    DoesNotFit,
+    NotFinite,
+    NothingFits,
+    NothingToGain,
+    TornUpdate,
+    WrongPlan,
+)
+
+__all__ = [
+    "BatchSizesDiffer",
+    "CannotEstimate",
+    "CannotGuard",
+    "CannotLoadModel",
+    "CannotLowerPrecision",
+    "CannotRematerialise",
+    "CannotResume",
+    "CannotWrite",
+    "ChildFailed",
+    "DamagedCheckpoint",
+    "DoesNotFit",
+    "InvalidBatchSize",
+    "InvalidLever",
+    "InvalidMicroBatchSize",
+    "InvalidPrecision",
+    "InvalidRecord",
+    "InvalidSize",
+    "InvalidTarget",
+    "LargerThanMachine",
+    "LayerNotFound",
+    "MemfitError",
+    "NotFinite",
+    "NotMeasurable",
+    "NothingFits",
+    "NothingToGain",
+    "RecordTooNew",
+    "RunNotFound",
+    "RuntimeStarted",
+    "ScriptNotFound",
+    "TargetFailed",
+    "TargetNotFound",
+    "TensorFlowMissing",
+    "TornUpdate",
+    "UnsupportedBackend",
+    "UnsupportedVersion",
+    "UnusedArgument",
+    "WrongPlan",
+    "WrongTarget",
+]

@@ -57,6 +57,11 @@ EXAMPLES: list[MemfitError] = [
     errors.CannotResume("training 2 is of another model", expected="the model 1a", received="the model 2b"),
     errors.RunNotFound("train.py", folder="runs", suggestion="memfit run train.py"),
     errors.CannotWrite("out.json", "Permission denied"),
+    errors.RamTooSmall(2**20, least_bytes=2**25, parts=[("batches in use", 2**25)], batch_size=32),
+    errors.NoData("photos", expected="images", found="3 other files", suggestion="another folder"),
+    errors.InvalidStream("labels differ.", expected="3", received="4", suggestion="labels=None"),
+    errors.DamagedData("photos/1.jpg", "it is empty"),
+    errors.PackageMissing("pyarrow", extra="parquet"),
 ]
 
 

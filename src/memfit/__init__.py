@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from memfit.version import __version__
 
 if TYPE_CHECKING:
-    from memfit import devices, errors
+    from memfit import data, devices, errors
     from memfit.api import estimate, fit, limit, plan, protect, remat, step
     from memfit.errors import MemfitError
     from memfit.records import Budget, Estimate, Plan, Run
@@ -34,6 +34,7 @@ __all__ = [
     "Plan",
     "Run",
     "__version__",
+    "data",
     "devices",
     "errors",
     "estimate",
@@ -59,7 +60,7 @@ _HOMES = {
     "remat": "memfit.api",
     "step": "memfit.api",
 }
-_MODULES = ("devices", "errors")
+_MODULES = ("data", "devices", "errors")
 
 
 def __getattr__(name: str) -> Any:

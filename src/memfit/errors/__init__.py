@@ -37,6 +37,11 @@ MemfitError
 ├── DamagedCheckpoint                   a checkpoint that is not what was written
 ├── CannotResume                        a run that cannot go on exactly where it was
 ├── RunNotFound                         a run that is asked for and was never there
+├── RamTooSmall                         a stream that its RAM is too small for
+├── NoData (FileNotFoundError)          nothing to stream where something was expected
+├── InvalidStream (ValueError)          an argument that does not describe a data set
+├── DamagedData                         an element that cannot be read
+├── PackageMissing (ImportError)        a package that a kind of data needs
 └── CannotWrite (OSError)               output that cannot be written
 
 Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
@@ -44,6 +49,7 @@ pasted. The numbers are attributes too.
 """
 
 from memfit.errors.base import MemfitError
+from memfit.errors.data import DamagedData, InvalidStream, NoData, PackageMissing, RamTooSmall
 from memfit.errors.frameworks import (
     NotMeasurable,
     RuntimeStarted,
@@ -91,6 +97,7 @@ __all__ = [
     "CannotWrite",
     "ChildFailed",
     "DamagedCheckpoint",
+    "DamagedData",
     "DoesNotFit",
     "InvalidBatchSize",
     "InvalidLever",
@@ -98,14 +105,18 @@ __all__ = [
     "InvalidPrecision",
     "InvalidRecord",
     "InvalidSize",
+    "InvalidStream",
     "InvalidTarget",
     "LargerThanMachine",
     "LayerNotFound",
     "MemfitError",
+    "NoData",
     "NotFinite",
     "NotMeasurable",
     "NothingFits",
     "NothingToGain",
+    "PackageMissing",
+    "RamTooSmall",
     "RecordTooNew",
     "RunNotFound",
     "RuntimeStarted",

@@ -1,0 +1,76 @@
+"""How much of a RAM budget a stream may use for what: plain arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memfit.errors import RamTooSmall
+
+# What TensorFlow's threads and the allocator of the C library hold on top of what is counted.
+OVERHEAD_BYTES = 24 << 20
+_SLACK = 1.25
+_MOST_PREFETCHED = 8
+_USERS = 2  # batches in the hands of whoever trains: the one it has, and the one it is given
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the elements of a stream take on their way."""
+
+    held_bytes: int  # for the whole data set: paths, labels, offsets
+    raw_bytes: int  # one element as it is read
+    working_bytes: int  # while one is decoded, beside the raw bytes and the result
+    element_bytes: int  # one element as it is handed out
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """How wide the parts of a stream are, and what they take at most."""
+
+    parallel: int
+    prefetch: int
+    window: int  # elements that a shuffle buffer holds, where there is one
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """What all parts take together."""
+        return sum(part_bytes for _, part_bytes in self.parts)
+
+
+def allot(
+    sizes: Sizes, *, batch_size: int, ram_bytes: int, cores: int, has_window: bool = False
+) -> Allotment:
+    """The widest stream that stays within `ram_bytes`."""
+    candidates = [(parallel, 1) for parallel in range(1, cores + 1)]
+    candidates += [(cores, prefetch) for prefetch in range(2, _MOST_PREFETCHED + 1)]
+    fitting = [
+        allotment
+        for parallel, prefetch in candidates
+        if (allotment := _with(sizes, batch_size, parallel, prefetch, 0)).total_bytes <= ram_bytes
+    ]
+    if not fitting:
+        least = _with(sizes, batch_size, 1, 1, 0)
+        raise RamTooSmall(ram_bytes, least_bytes=least.total_bytes, parts=least.parts, batch_size=batch_size)
+    if not has_window:
+        return fitting[-1]
+    # A window is worth more than batches that wait.
+    chosen = fitting[min(len(fitting), cores + 1) - 1]
+    left_bytes = ram_bytes - chosen.total_bytes
+    window = int(left_bytes / (sizes.raw_bytes * _SLACK + 1))
+    return _with(sizes, batch_size, chosen.parallel, chosen.prefetch, window)
+
+
+def _with(sizes: Sizes, batch_size: int, parallel: int, prefetch: int, window: int) -> Allotment:
+    batch_bytes = batch_size * sizes.element_bytes
+    counted = {
+        "reading": 2 * batch_size * sizes.raw_bytes,
+        "decoding": parallel * (sizes.working_bytes + sizes.element_bytes),
+        "shuffle window": window * sizes.raw_bytes,
+        "batch being filled": batch_bytes,
+        "batches that wait": prefetch * batch_bytes,
+        "batches in use": _USERS * batch_bytes,
+    }
+    parts = {name: int(size * _SLACK) for name, size in counted.items() if size}
+    fixed = {"index of the data set": sizes.held_bytes, "TensorFlow's own": OVERHEAD_BYTES}
+    return Allotment(parallel, prefetch, window, tuple({**fixed, **parts}.items()))

@@ -1,0 +1,92 @@
+"""What all streams have in common: the arguments of every `memfit.data.from_…`, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict, Unpack
+
+from memfit.errors import InvalidBatchSize, InvalidStream
+from memfit.units import parse_size
+
+OnError = Literal["raise", "skip"]
+
+
+class StreamOptions(TypedDict, total=False):
+    """Arguments that every stream takes.
+
+    batch_size: elements of a batch; None for single elements. 32 unless told.
+    ram: what the stream may hold in memory, "1GiB" unless told.
+    shuffle: another order each epoch. On unless told.
+    seed: the same seed gives the same orders.
+    start: how many elements, counted over epochs, were used before; the stream begins after them.
+    on_error: "raise", or "skip" to leave out what cannot be read, which is counted and listed.
+    drop_remainder: leave out a last batch that is not full.
+    """
+
+    batch_size: int | None
+    ram: str | int
+    shuffle: bool
+    seed: int
+    start: int
+    on_error: OnError
+    drop_remainder: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of a stream, with what they are where nobody said."""
+
+    batch_size: int | None = 32
+    ram_bytes: int = 1 << 30
+    shuffle: bool = True
+    seed: int = 0
+    start: int = 0
+    on_error: OnError = "raise"
+    drop_remainder: bool = False
+
+    @property
+    def block_size(self) -> int:
+        """How many elements are read at once."""
+        return self.batch_size or 32
+
+
+def read_options(**given: Unpack[StreamOptions]) -> Options:
+    """Check the arguments of a stream."""
+    unknown = set(given) - set(StreamOptions.__annotations__)
+    if unknown:
+        raise InvalidStream(
+            f"streams have no argument {min(unknown)}.",
+            expected=", ".join(StreamOptions.__annotations__),
+            received=", ".join(sorted(unknown)),
+            suggestion='batch_size=32, ram="1GiB"',
+        )
+    options = Options(
+        **{name: value for name, value in given.items() if name != "ram"},  # type: ignore[arg-type]
+        ram_bytes=parse_size(given.get("ram", "1GiB"), "ram"),
+    )
+    if options.batch_size is not None and not _is_whole(options.batch_size, least=1):
+        raise InvalidBatchSize(options.batch_size)
+    for name in ("start", "seed"):
+        if not _is_whole(getattr(options, name), least=0):
+            raise _not_whole(name, getattr(options, name))
+    if options.on_error not in ("raise", "skip"):
+        raise InvalidStream(
+            f"{options.on_error!r} is nothing to do about an error.",
+            expected='"raise" or "skip"',
+            received=f"on_error={options.on_error!r}",
+            suggestion='on_error="skip"',
+        )
+    return options
+
+
+def _is_whole(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _not_whole(name: str, value: object) -> InvalidStream:
+    return InvalidStream(
+        f"{name} is not a whole number of at least 0.",
+        expected="0, 1, 2, …",
+        received=f"{name}={value!r} ({type(value).__name__})",
+        suggestion=f"{name}=0",
+    )

@@ -1,0 +1,105 @@
+"""Elements that are reached by index, read by Python a block at a time inside a tf.data pipeline."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
+
+class Spec(NamedTuple):
+    """Type and shape of one part of an element; texts and encoded bytes are tf.string."""
+
+    dtype: tf.DType
+    shape: tuple[int | None, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How much one takes; nothing is known of texts and open dimensions."""
+        if self.dtype == tf.string or None in self.shape:
+            return 0
+        return int(self.dtype.size * np.prod([int(size or 0) for size in self.shape], dtype=np.int64))
+
+    def empty(self) -> Array:
+        """None of them, as `Source.read` would give it."""
+        kind = object if self.dtype == tf.string else self.dtype.as_numpy_dtype
+        return np.empty((0, *(size or 0 for size in self.shape)), kind)
+
+
+class Source(Protocol):
+    """What can be read by index.
+
+    `read` takes indices and gives, for each part of `specs`, an array with a row for each index, in their
+    order. It may be called from several threads at once, must not keep what it returns, and depends on
+    nothing but the indices. An element that cannot be read raises `Unreadable`.
+    """
+
+    length: int
+    specs: tuple[Spec, ...]
+
+    def read(self, indices: Indices) -> tuple[Array, ...]:
+        """The elements with these indices."""
+
+    def name(self, index: int) -> str:
+        """What to call an element when something is wrong with it."""
+
+
+class Unreadable(Exception):
+    """An element that cannot be read: where it is, and why."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where, self.reason = where, reason
+
+
+Read = Callable[[Indices, Indices], tuple[Array, ...]]
+
+_READS: dict[int, Read] = {}
+_NUMBERS = itertools.count(1)
+
+
+def register(read: Read) -> int:
+    """A number under which graphs call `read`, until `release_with` lets go of it."""
+    number = next(_NUMBERS)
+    _READS[number] = read
+    return number
+
+
+def release_with(dataset: Any, number: int) -> None:
+    """Forget what was registered once a dataset is gone; what is built on a dataset keeps it."""
+    weakref.finalize(dataset, _READS.pop, number, None)
+
+
+def call(number: int, specs: tuple[Spec, ...], positions: Any, indices: Any) -> tuple[Any, ...]:
+    """In a graph: what was registered under a number, called with positions and indices."""
+    types = tuple(spec.dtype for spec in specs)
+    parts = _caller(types)(tf.constant(number, tf.int64), positions, indices)
+    for part, spec in zip(parts, specs, strict=True):
+        part.set_shape((None, *spec.shape))
+    return tuple(parts)
+
+
+@functools.cache
+def _caller(types: tuple[tf.DType, ...]) -> Any:
+    # TensorFlow keeps every Python function that a graph calls for good. So all datasets share one of a few,
+    # and nothing that belongs to a dataset is ever kept.
+    def caller(number: Any, positions: Any, indices: Any) -> Any:
+        return tf.numpy_function(_call, [number, positions, indices], types, stateful=False)
+
+    return tf.function(caller).get_concrete_function(
+        tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.int64)
+    )
+
+
+def _call(number: Any, positions: Indices, indices: Indices) -> Any:
+    parts = _READS[int(number)](positions, indices)
+    return parts if len(parts) > 1 else parts[0]

@@ -1,0 +1,168 @@
+"""From a source to a tf.data.Dataset that stays within its RAM: order, read, decode, batch, look for gaps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from memfit.data.budgets import Allotment, Sizes, allot
+from memfit.data.losses import Losses
+from memfit.data.options import Options
+from memfit.data.orders import Order
+from memfit.data.sources import Indices, Source, Spec, call, register, release_with
+
+Decode = Callable[..., tuple[Any, ...]]  # the parts of one element as they are read -> as they are handed out
+Finish = Callable[..., Any]  # the parts of a batch -> what the user gets
+
+_PLACE = Spec(tf.int64)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All that a dataset is made of."""
+
+    source: Source
+    options: Options
+    sizes: Sizes
+    decode: Decode | None
+    augment: Callable[[Any], Any] | None
+    decoded: tuple[Spec, ...]  # the parts of one element as they are handed out
+    finish: Finish
+
+    @property
+    def order(self) -> Order:
+        """In which order elements come."""
+        options = self.options
+        return Order(self.source.length, options.shuffle, options.seed, options.start)
+
+    def allotment(self) -> Allotment:
+        """How wide its parts may be."""
+        return allot(
+            self.sizes,
+            batch_size=self.options.block_size,
+            ram_bytes=self.options.ram_bytes,
+            cores=_cores(),
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def open_stream(stream: Stream) -> Any:
+    """The dataset of a stream."""
+    allotment, order = stream.allotment(), stream.order
+    losses = Losses(stream.source, stream.decode, order, stream.options.on_error)
+    reads, reports = register(losses.read), register(losses.report)
+    batches = _batches(stream, order, reads, allotment.parallel)
+    dataset = _handed_out(stream, order, batches, reports)
+    dataset = dataset.with_options(_tf_options()).prefetch(allotment.prefetch)
+    for number in (reads, reports):
+        release_with(dataset, number)
+    dataset.memfit_stream, dataset.memfit_losses = stream, losses
+    return dataset
+
+
+def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
+    """A dataset of (markers, positions, *parts) of batches; what cannot be read or decoded is missing."""
+    specs = (_PLACE, *stream.source.specs)
+    size = stream.options.block_size
+
+    def read(marker: Any, positions: Any, indices: Any) -> tuple[Any, ...]:
+        kept, *parts = call(reads, specs, positions, indices)
+        return tf.fill(tf.shape(kept), marker), kept, *parts
+
+    blocks = order.blocks(size).map(read, num_parallel_calls=parallel, deterministic=True)
+    decode = stream.decode
+    if decode is None:
+        return blocks
+
+    def decoded(marker: Any, position: Any, *parts: Any) -> tuple[Any, ...]:
+        return marker, position, *decode(*parts)
+
+    elements = blocks.unbatch().map(decoded, num_parallel_calls=parallel, deterministic=True)
+    elements = elements.ignore_errors()
+    augment = stream.augment
+    if augment is not None:
+        elements = elements.map(
+            lambda marker, position, image, *rest: (marker, position, augment(image), *rest),
+            num_parallel_calls=parallel,
+            deterministic=True,
+        )
+    return elements.batch(size)
+
+
+def _handed_out(stream: Stream, order: Order, batches: Any, reports: int) -> Any:
+    """What users get, once it is certain that nothing is missing that they have not been told of."""
+    finish, options = stream.finish, stream.options
+
+    def look(state: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[Any, Any]:
+        markers, positions, *parts = batch
+        is_end = tf.equal(tf.size(positions), 0)
+        marker = tf.cond(is_end, lambda: state[0], lambda: markers[0])
+        begin = tf.where(state[1] < 0, order.first(marker), state[1])
+        end = tf.cond(is_end, lambda: tf.constant(order.length, tf.int64), lambda: positions[-1] + 1)
+        place = tf.stack([marker, begin, end])
+        end = tf.cond(
+            tf.equal(end - begin, tf.size(positions, tf.int64)),
+            lambda: end,
+            lambda: call(reports, (_PLACE,), positions, place)[0][0],
+        )
+        with tf.control_dependencies([end]):
+            return (marker, end), finish(*map(tf.identity, parts))
+
+    state = (tf.constant(0, tf.int64), tf.constant(-1, tf.int64))
+    seen = batches.concatenate(_empty_batch(batches)).scan(state, look)
+    least = options.block_size if options.drop_remainder else 1
+    seen = seen.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] >= least)
+    if options.drop_remainder:
+        seen = seen.map(lambda *batch: _with_size(batch, options.block_size))
+    count = _count(options, order)
+    if options.batch_size is None:
+        seen, count = seen.unbatch(), None if count is None else order.length
+    return seen if count is None else seen.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _empty_batch(batches: Any) -> Any:
+    """A dataset of one batch without elements, which stands for the end of an epoch."""
+    shapes = tf.nest.map_structure(
+        lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), batches.element_spec
+    )
+    return tf.data.Dataset.from_tensors(shapes)
+
+
+def _with_size(batch: tuple[Any, ...], size: int) -> Any:
+    found = tf.nest.map_structure(lambda part: tf.ensure_shape(part, (size, *part.shape[1:])), batch)
+    return found if len(found) > 1 else found[0]
+
+
+def _count(options: Options, order: Order) -> int | None:
+    """How many batches every epoch has; None where epochs differ, or where some may be left out."""
+    if order.start % order.length or options.on_error == "skip":
+        return None
+    size = options.block_size
+    return order.length // size if options.drop_remainder else -(-order.length // size)
+
+
+def _tf_options() -> Any:
+    options = tf.data.Options()
+    options.deterministic = True
+    # TensorFlow would add a buffer of a size of its own choice.
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return options
+
+
+def measured_bytes(source: Source, indices: Indices) -> int:
+    """How much the largest of a few elements takes as it is read."""
+    sizes = [sum(_size_bytes(part) for part in source.read(np.array([index], np.int64))) for index in indices]
+    return max(sizes, default=0)
+
+
+def _size_bytes(part: Any) -> int:
+    return sum(map(len, part)) if part.dtype == object else int(part.nbytes)

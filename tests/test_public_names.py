@@ -16,7 +16,7 @@ def test_public_names_are_pinned() -> None:
         "Run",
         "__version__",
         "data",
-    "devices",
+        "devices",
         "errors",
         "estimate",
         "fit",

@@ -12,13 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memfit.data.generators import from_generator
     from memfit.data.images import from_images
 
 __all__ = [
+    "from_generator",
     "from_images",
 ]
 
 _HOMES = {
+    "from_generator": "generators",
     "from_images": "images",
 }
 

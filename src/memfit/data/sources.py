@@ -61,45 +61,46 @@ class Unreadable(Exception):
         self.where, self.reason = where, reason
 
 
-Read = Callable[[Indices, Indices], tuple[Array, ...]]
+Called = Callable[..., tuple[Array, ...]]
 
-_READS: dict[int, Read] = {}
+_CALLED: dict[int, Called] = {}
 _NUMBERS = itertools.count(1)
 
 
-def register(read: Read) -> int:
-    """A number under which graphs call `read`, until `release_with` lets go of it."""
+def register(function: Called) -> int:
+    """A number under which graphs call a function, until `release_with` lets go of it."""
     number = next(_NUMBERS)
-    _READS[number] = read
+    _CALLED[number] = function
     return number
 
 
 def release_with(dataset: Any, number: int) -> None:
     """Forget what was registered once a dataset is gone; what is built on a dataset keeps it."""
-    weakref.finalize(dataset, _READS.pop, number, None)
+    weakref.finalize(dataset, _CALLED.pop, number, None)
 
 
-def call(number: int, specs: tuple[Spec, ...], positions: Any, indices: Any) -> tuple[Any, ...]:
-    """In a graph: what was registered under a number, called with positions and indices."""
+def call(number: int, specs: tuple[Spec, ...], *arguments: Any) -> tuple[Any, ...]:
+    """In a graph: what was registered under a number, called with tensors; each result has rows."""
     types = tuple(spec.dtype for spec in specs)
-    parts = _caller(types)(tf.constant(number, tf.int64), positions, indices)
+    given = tuple((argument.dtype, argument.shape.rank) for argument in arguments)
+    parts = _caller(types, given)(tf.constant(number, tf.int64), *arguments)
     for part, spec in zip(parts, specs, strict=True):
         part.set_shape((None, *spec.shape))
     return tuple(parts)
 
 
 @functools.cache
-def _caller(types: tuple[tf.DType, ...]) -> Any:
+def _caller(types: tuple[tf.DType, ...], given: tuple[tuple[tf.DType, int], ...]) -> Any:
     # TensorFlow keeps every Python function that a graph calls for good. So all datasets share one of a few,
     # and nothing that belongs to a dataset is ever kept.
-    def caller(number: Any, positions: Any, indices: Any) -> Any:
-        return tf.numpy_function(_call, [number, positions, indices], types, stateful=False)
+    def caller(number: Any, *arguments: Any) -> Any:
+        return tf.numpy_function(_call, [number, *arguments], types, stateful=False)
 
-    return tf.function(caller).get_concrete_function(
-        tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.int64)
-    )
+    specs = [tf.TensorSpec((None,) * rank, dtype) for dtype, rank in given]
+    with tf.init_scope():
+        return tf.function(caller).get_concrete_function(tf.TensorSpec((), tf.int64), *specs)
 
 
-def _call(number: Any, positions: Indices, indices: Indices) -> Any:
-    parts = _READS[int(number)](positions, indices)
+def _call(number: Any, *arguments: Any) -> Any:
+    parts = _CALLED[int(number)](*arguments)
     return parts if len(parts) > 1 else parts[0]

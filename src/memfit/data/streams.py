@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from memfit.data.budgets import Allotment, Sizes, allot
 from memfit.data.losses import Losses
 from memfit.data.options import Options
 from memfit.data.orders import Order
-from memfit.data.sources import Indices, Source, Spec, call, register, release_with
+from memfit.data.sources import Source, Spec, call, register, release_with
 
 Decode = Callable[..., tuple[Any, ...]]  # the parts of one element as they are read -> as they are handed out
 Finish = Callable[..., Any]  # the parts of a batch -> what the user gets
@@ -60,8 +59,10 @@ def open_stream(stream: Stream) -> Any:
     losses = Losses(stream.source, stream.decode, order, stream.options.on_error)
     reads, reports = register(losses.read), register(losses.report)
     batches = _batches(stream, order, reads, allotment.parallel)
-    dataset = _handed_out(stream, order, batches, reports)
-    dataset = dataset.with_options(_tf_options()).prefetch(allotment.prefetch)
+    seen = _looked_at(stream, order, batches, reports)
+    can_differ = order.start % order.length or stream.options.on_error == "skip"
+    dataset = deliver(seen, stream.options, None if can_differ else order.length)
+    dataset = dataset.prefetch(allotment.prefetch)
     for number in (reads, reports):
         release_with(dataset, number)
     dataset.memfit_stream, dataset.memfit_losses = stream, losses
@@ -97,9 +98,9 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
     return elements.batch(size)
 
 
-def _handed_out(stream: Stream, order: Order, batches: Any, reports: int) -> Any:
+def _looked_at(stream: Stream, order: Order, batches: Any, reports: int) -> Any:
     """What users get, once it is certain that nothing is missing that they have not been told of."""
-    finish, options = stream.finish, stream.options
+    finish = stream.finish
 
     def look(state: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[Any, Any]:
         markers, positions, *parts = batch
@@ -118,14 +119,7 @@ def _handed_out(stream: Stream, order: Order, batches: Any, reports: int) -> Any
 
     state = (tf.constant(0, tf.int64), tf.constant(-1, tf.int64))
     seen = batches.concatenate(_empty_batch(batches)).scan(state, look)
-    least = options.block_size if options.drop_remainder else 1
-    seen = seen.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] >= least)
-    if options.drop_remainder:
-        seen = seen.map(lambda *batch: _with_size(batch, options.block_size))
-    count = _count(options, order)
-    if options.batch_size is None:
-        seen, count = seen.unbatch(), None if count is None else order.length
-    return seen if count is None else seen.apply(tf.data.experimental.assert_cardinality(count))
+    return seen.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
 
 
 def _empty_batch(batches: Any) -> Any:
@@ -136,33 +130,32 @@ def _empty_batch(batches: Any) -> Any:
     return tf.data.Dataset.from_tensors(shapes)
 
 
+def deliver(batches: Any, options: Options, length: int | None) -> Any:
+    """Batches as they were asked for; their number is known where all epochs have so many elements."""
+    size = options.batch_size
+    if size is None:
+        batches, count = batches.unbatch(), length
+    elif options.drop_remainder:
+        batches = batches.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == size)
+        batches = batches.map(lambda *batch: _with_size(batch, size))
+        count = None if length is None else length // size
+    else:
+        count = None if length is None else -(-length // size)
+    if count is not None:
+        batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    return batches.with_options(tf_options())
+
+
 def _with_size(batch: tuple[Any, ...], size: int) -> Any:
     found = tf.nest.map_structure(lambda part: tf.ensure_shape(part, (size, *part.shape[1:])), batch)
     return found if len(found) > 1 else found[0]
 
 
-def _count(options: Options, order: Order) -> int | None:
-    """How many batches every epoch has; None where epochs differ, or where some may be left out."""
-    if order.start % order.length or options.on_error == "skip":
-        return None
-    size = options.block_size
-    return order.length // size if options.drop_remainder else -(-order.length // size)
-
-
-def _tf_options() -> Any:
+def tf_options() -> Any:
+    """How TensorFlow shall run a stream."""
     options = tf.data.Options()
     options.deterministic = True
     # TensorFlow would add a buffer of a size of its own choice.
     options.experimental_optimization.inject_prefetch = False
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return options
-
-
-def measured_bytes(source: Source, indices: Indices) -> int:
-    """How much the largest of a few elements takes as it is read."""
-    sizes = [sum(_size_bytes(part) for part in source.read(np.array([index], np.int64))) for index in indices]
-    return max(sizes, default=0)
-
-
-def _size_bytes(part: Any) -> int:
-    return sum(map(len, part)) if part.dtype == object else int(part.nbytes)

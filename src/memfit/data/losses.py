@@ -19,7 +19,7 @@ from memfit.errors import DamagedData
 logger = logging.getLogger("memfit")
 
 _LISTED = 10
-_AROUND = re.compile(r"\{\{function_node .*?\}\}| ?\[Op:\w+\].*")
+_AROUND = re.compile(r"\{\{function_node .*?\}\} ?(ValueError: )?| ?\[Op:\w+\].*")
 
 
 class Losses:
@@ -80,7 +80,7 @@ class Losses:
         except Unreadable as error:
             return error
         except (tf.errors.OpError, ValueError) as error:
-            return Unreadable(where, _first_line(error))
+            return Unreadable(where, first_line(error))
         raise DamagedData(where, "it failed once and works now, as when memory is short")
 
     def _tell(self) -> None:
@@ -97,7 +97,7 @@ class Losses:
         )
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The part of TensorFlow's message that is about the data."""
     text = str(getattr(error, "message", None) or error)
     return _AROUND.sub("", text).partition("\n")[0].strip(" .") or type(error).__name__

@@ -21,6 +21,7 @@ class Sizes:
     raw_bytes: int  # one element as it is read
     working_bytes: int  # while one is decoded, beside the raw bytes and the result
     element_bytes: int  # one element as it is handed out
+    kept_bytes: int = 0  # groups of elements that are kept as they were read, since others of them follow
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def allot(
 def _with(sizes: Sizes, batch_size: int, parallel: int, prefetch: int, window: int) -> Allotment:
     batch_bytes = batch_size * sizes.element_bytes
     counted = {
-        "reading": 2 * batch_size * sizes.raw_bytes,
+        "groups that are kept": sizes.kept_bytes,
+        "reading": 2 * parallel * batch_size * sizes.raw_bytes,
         "decoding": parallel * (sizes.working_bytes + sizes.element_bytes),
         "shuffle window": window * sizes.raw_bytes,
         "batch being filled": batch_bytes,

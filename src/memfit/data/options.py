@@ -9,6 +9,7 @@ from memfit.errors import InvalidBatchSize, InvalidStream
 from memfit.units import parse_size
 
 OnError = Literal["raise", "skip"]
+Shuffle = bool | Literal["groups"]
 
 
 class StreamOptions(TypedDict, total=False):
@@ -16,8 +17,10 @@ class StreamOptions(TypedDict, total=False):
 
     batch_size: elements of a batch; None for single elements. 32 unless told.
     ram: what the stream may hold in memory, "1GiB" unless told.
-    shuffle: another order each epoch. On unless told.
-    seed: the same seed gives the same orders.
+    shuffle: another order each epoch. On unless told. "groups" is the quick one for files that are read by
+        chunks or row groups: these come in a random order, and the elements of a few of them are mixed;
+        other data are shuffled as ever.
+    seed: the same seed gives the same orders; with "groups", within the same ram.
     start: how many elements, counted over epochs, were used before; the stream begins after them.
     on_error: "raise", or "skip" to leave out what cannot be read, which is counted and listed.
     drop_remainder: leave out a last batch that is not full.
@@ -25,7 +28,7 @@ class StreamOptions(TypedDict, total=False):
 
     batch_size: int | None
     ram: str | int
-    shuffle: bool
+    shuffle: Shuffle
     seed: int
     start: int
     on_error: OnError
@@ -38,7 +41,7 @@ class Options:
 
     batch_size: int | None = 32
     ram_bytes: int = 1 << 30
-    shuffle: bool = True
+    shuffle: Shuffle = True
     seed: int = 0
     start: int = 0
     on_error: OnError = "raise"
@@ -69,6 +72,13 @@ def read_options(**given: Unpack[StreamOptions]) -> Options:
     for name in ("start", "seed"):
         if not _is_whole(getattr(options, name), least=0):
             raise _not_whole(name, getattr(options, name))
+    if not isinstance(options.shuffle, bool) and options.shuffle != "groups":
+        raise InvalidStream(
+            f"{options.shuffle!r} is no way to shuffle.",
+            expected='True, False or "groups"',
+            received=f"shuffle={options.shuffle!r}",
+            suggestion="shuffle=True",
+        )
     if options.on_error not in ("raise", "skip"):
         raise InvalidStream(
             f"{options.on_error!r} is nothing to do about an error.",

@@ -9,18 +9,36 @@ and the checkpoints of iterators.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+
+_SALT = 0x6D656D66
+Permutation = Callable[[Any], Any]  # positions of an epoch -> indices of elements
+
+
+class Groups(NamedTuple):
+    """Elements that lie together, as in the chunks of a file, where whole groups are read at once."""
+
+    sizes: npt.NDArray[np.int64]  # elements of each group, in the order in which they lie
+    window: int  # groups whose elements are mixed
 
 
 class Order(NamedTuple):
-    """Which elements there are, and in which order they come."""
+    """Which elements there are, and in which order they come.
+
+    With groups, a shuffled order goes through them in windows: groups come in a random order, and so do the
+    elements of every few groups that follow each other. Whoever reads needs no more groups at a time.
+    """
 
     length: int
     shuffle: bool
     seed: int
     start: int  # elements that are left out, counted over epochs
+    groups: Groups | None = None
 
     def blocks(self, size: int) -> Any:
         """A dataset of (marker, positions, indices): which epoch it is, and up to `size` elements.
@@ -30,27 +48,63 @@ class Order(NamedTuple):
         markers = _markers(self.seed)
         for _ in range(self.start // self.length):
             next(iter(markers))
-        return markers.flat_map(
-            lambda marker: tf.data.Dataset.range(self.first(marker), self.length, size).map(
-                lambda begin: self._block(marker, begin, size)
-            )
-        )
+        return markers.flat_map(lambda marker: self._epoch(marker, size))
 
     def first(self, marker: Any) -> Any:
         """The position at which an epoch begins."""
         epochs, offset = divmod(self.start, self.length)
         return tf.where(marker == _marker_after(epochs, self.seed), tf.constant(offset, tf.int64), 0)
 
-    def _block(self, marker: Any, begin: Any, size: int) -> tuple[Any, Any, Any]:
-        positions = tf.range(begin, tf.minimum(begin + size, self.length), dtype=tf.int64)
-        return marker, positions, self.indices(marker, positions)
+    def _epoch(self, marker: Any, size: int) -> Any:
+        permutation = self._permutation(marker)
+
+        def block(begin: Any) -> tuple[Any, Any, Any]:
+            positions = tf.range(begin, tf.minimum(begin + size, self.length), dtype=tf.int64)
+            return marker, positions, permutation(positions)
+
+        return tf.data.Dataset.range(self.first(marker), self.length, size).map(block)
 
     def indices(self, marker: Any, positions: Any) -> Any:
         """Which elements are at these positions of an epoch."""
+        return self._permutation(marker)(positions)
+
+    def _permutation(self, marker: Any) -> Permutation:
+        """The order of an epoch; what all its blocks need is computed here, once."""
         if not self.shuffle or self.length == 1:
-            return positions
+            return lambda positions: positions
         seed = tf.bitcast(marker, tf.int32)
-        return tf.random.experimental.index_shuffle(positions, seed, self.length - 1)
+        if self.groups is not None:
+            return _by_groups(self.groups, seed)
+        return lambda positions: tf.random.experimental.index_shuffle(positions, seed, self.length - 1)
+
+
+def _by_groups(groups: Groups, seed: Any) -> Permutation:
+    """Groups in a random order, and elements in a random order within each window of groups."""
+    count, lying = len(groups.sizes), tf.constant(groups.sizes, tf.int64)
+    order = tf.range(count, dtype=tf.int64)
+    if count > 1:
+        order = tf.random.experimental.index_shuffle(order, seed, count - 1)
+    ends = tf.cumsum(tf.gather(lying, order))
+    begins = ends - tf.gather(lying, order)
+    offsets = tf.gather(tf.cumsum(lying, exclusive=True), order) - begins
+
+    def permutation(positions: Any) -> Any:
+        window = tf.searchsorted(ends, positions, side="right", out_type=tf.int64) // groups.window
+        begin = tf.gather(begins, window * groups.window)
+        end = tf.gather(ends, tf.minimum((window + 1) * groups.window, count) - 1)
+        mixed = begin + _shuffled(positions - begin, end - begin, window, seed)
+        return mixed + tf.gather(offsets, tf.searchsorted(ends, mixed, side="right"))
+
+    return permutation
+
+
+def _shuffled(positions: Any, sizes: Any, windows: Any, seed: Any) -> Any:
+    """Positions in windows -> other ones in the same windows, in an order of each window's own."""
+    ones = tf.ones_like(windows, tf.int32)
+    seeds = tf.stack([_SALT * ones, seed[0] * ones, seed[1] + tf.cast(windows, tf.int32)], axis=1)
+    # `index_shuffle` pads a matrix of seeds at the wrong side and fails; the operation behind it does not.
+    # Its usual four rounds leave neighbours together where seeds are small numbers.
+    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=seeds, max_index=sizes - 1, rounds=8)
 
 
 def _markers(seed: int) -> Any:

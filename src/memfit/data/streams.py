@@ -12,7 +12,7 @@ import tensorflow as tf
 from memfit.data.budgets import Allotment, Sizes, allot
 from memfit.data.losses import Losses
 from memfit.data.options import Options
-from memfit.data.orders import Order
+from memfit.data.orders import Groups, Order
 from memfit.data.sources import Source, Spec, call, register, release_with
 
 Decode = Callable[..., tuple[Any, ...]]  # the parts of one element as they are read -> as they are handed out
@@ -32,12 +32,15 @@ class Stream:
     augment: Callable[[Any], Any] | None
     decoded: tuple[Spec, ...]  # the parts of one element as they are handed out
     finish: Finish
+    groups: Groups | None = None  # where elements lie together, and `shuffle="groups"` has a meaning
+    registered: tuple[int, ...] = ()  # what else goes when the dataset goes
 
     @property
     def order(self) -> Order:
         """In which order elements come."""
         options = self.options
-        return Order(self.source.length, options.shuffle, options.seed, options.start)
+        groups = self.groups if options.shuffle == "groups" else None
+        return Order(self.source.length, bool(options.shuffle), options.seed, options.start, groups)
 
     def allotment(self) -> Allotment:
         """How wide its parts may be."""
@@ -63,7 +66,7 @@ def open_stream(stream: Stream) -> Any:
     can_differ = order.start % order.length or stream.options.on_error == "skip"
     dataset = deliver(seen, stream.options, None if can_differ else order.length)
     dataset = dataset.prefetch(allotment.prefetch)
-    for number in (reads, reports):
+    for number in (reads, reports, *stream.registered):
         release_with(dataset, number)
     dataset.memfit_stream, dataset.memfit_losses = stream, losses
     return dataset
@@ -109,11 +112,10 @@ def _looked_at(stream: Stream, order: Order, batches: Any, reports: int) -> Any:
         begin = tf.where(state[1] < 0, order.first(marker), state[1])
         end = tf.cond(is_end, lambda: tf.constant(order.length, tf.int64), lambda: positions[-1] + 1)
         place = tf.stack([marker, begin, end])
-        end = tf.cond(
-            tf.equal(end - begin, tf.size(positions, tf.int64)),
-            lambda: end,
-            lambda: call(reports, (_PLACE,), positions, place)[0][0],
-        )
+        is_whole = tf.equal(end - begin, tf.size(positions, tf.int64))
+        if stream.options.on_error == "skip":  # what was skipped is told at the end
+            is_whole = tf.logical_and(is_whole, tf.logical_not(is_end))
+        end = tf.cond(is_whole, lambda: end, lambda: call(reports, (_PLACE,), positions, place)[0][0])
         with tf.control_dependencies([end]):
             return (marker, end), finish(*map(tf.identity, parts))
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.data.sources import Spec
+
 _RATIOS = (1, 2, 4, 8)
 _ORIENTATION = 0x0112
 # Where Exif begins, if it is there: a camera writes it first, an editor behind a JFIF segment of 18 bytes.
@@ -23,23 +25,49 @@ class Decoder:
     channels: int
     dtype: tf.DType
 
+    @property
+    def spec(self) -> Spec:
+        """Type and shape of what comes out."""
+        return Spec(self.dtype, (self.height, self.width, self.channels))
+
     def __call__(self, encoded: Any) -> Any:
         """In a graph: one encoded image, as it shall be."""
-        is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 3), b"\xff\xd8\xff")
-        image = tf.cond(is_jpeg, lambda: self._decoded_jpeg(encoded), lambda: self._decoded(encoded))
+        image = tf.cond(
+            _is_jpeg(encoded), lambda: self._decoded_jpeg(encoded), lambda: self._decoded(encoded)
+        )
         return self._resized(image)
 
-    def _decoded_jpeg(self, encoded: Any) -> Any:
+    def needed_bytes(self, encoded: Any) -> Any:
+        """In a graph: what an image takes while it is decoded; 0 for kinds that do not say it up front."""
+        begin = tf.strings.substr(encoded, 0, 4)
+        is_png = tf.logical_and(tf.equal(begin, b"\x89PNG"), tf.strings.length(encoded) >= 24)
+        pixels = tf.case(
+            [
+                (_is_jpeg(encoded), lambda: self._jpeg_pixels(encoded)),
+                (is_png, lambda: _png_pixels(encoded)),
+            ],
+            default=lambda: tf.constant(0, tf.int64),
+        )
+        return pixels * self.channels
+
+    def _jpeg_pixels(self, encoded: Any) -> Any:
         shape = tf.image.extract_jpeg_shape(encoded)
-        turns = _orientation(encoded)
+        ratio = tf.gather(tf.constant(_RATIOS, tf.int64), self._ratio(shape, tf.constant(1)))
+        return tf.reduce_prod(tf.cast(shape[:2], tf.int64)) // (ratio * ratio)
+
+    def _ratio(self, shape: Any, turns: Any) -> Any:
+        """Which of the ratios is the largest that leaves an image no smaller than it shall be."""
         is_lying = turns >= 5
         height = tf.where(is_lying, self.width, self.height)
         width = tf.where(is_lying, self.height, self.width)
-        # The libraries decode to a half, a quarter or an eighth for much less work and memory.
         spare = tf.minimum(shape[0] // height, shape[1] // width)
-        branch = tf.reduce_sum(tf.cast(spare >= tf.constant(_RATIOS[1:]), tf.int32))
+        return tf.reduce_sum(tf.cast(spare >= tf.constant(_RATIOS[1:]), tf.int32))
+
+    def _decoded_jpeg(self, encoded: Any) -> Any:
+        turns = _orientation(encoded)
+        # The libraries decode to a half, a quarter or an eighth for much less work and memory.
         image = tf.switch_case(
-            branch,
+            self._ratio(tf.image.extract_jpeg_shape(encoded), turns),
             [
                 lambda ratio=ratio: tf.io.decode_jpeg(encoded, channels=self.channels, ratio=ratio)
                 for ratio in _RATIOS
@@ -76,6 +104,16 @@ class Decoder:
         if self.dtype == tf.uint8 and image.dtype != tf.uint8:
             image = tf.round(image)  # a mean of bytes is never outside of their range
         return tf.cast(image, self.dtype)
+
+
+def _is_jpeg(encoded: Any) -> Any:
+    return tf.equal(tf.strings.substr(encoded, 0, 3), b"\xff\xd8\xff")
+
+
+def _png_pixels(encoded: Any) -> Any:
+    """Width times height, from the first block of a PNG file."""
+    sides = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
+    return tf.reduce_prod(tf.cast(sides, tf.int64))
 
 
 def _coloured(image: Any) -> Any:

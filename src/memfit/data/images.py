@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import numpy as np
 import tensorflow as tf
 
-from memfit.data.budgets import Sizes
 from memfit.data.decoding import Decoder
 from memfit.data.files import Names, list_files, shown
+from memfit.data.giants import guarded, measure_images, sampled_indices
 from memfit.data.labels import Labelling, Labels, find_labels
 from memfit.data.options import StreamOptions, read_options
 from memfit.data.sources import Array, Indices, Spec
@@ -20,7 +20,6 @@ from memfit.data.streams import Stream, open_stream
 from memfit.errors import InvalidStream, NoData
 
 SUFFIXES = (b".jpg", b".jpeg", b".jpe", b".png", b".bmp", b".gif", b".webp")
-_SAMPLED = 24
 
 
 class ImageFiles:
@@ -73,25 +72,23 @@ def from_images(
         model.fit(dataset)
     """
     settings = read_options(**options)
-    decoder = _decoder(size, channels, dtype)
+    decoder = make_decoder(size, channels, dtype)
     names, root = _find_names(source)
     is_own_label = isinstance(labels, str) and labels == "input"
     labelling = None if is_own_label else find_labels(labels, names, root)
     files = ImageFiles(names, labelling)
-    element = Spec(decoder.dtype, (decoder.height, decoder.width, channels))
-
-    def decode(path: Any, *rest: Any) -> tuple[Any, ...]:
-        return decoder(tf.io.read_file(path)), *rest
-
+    sizes = measure_images(files.held_bytes, _sampled(files), decoder, files.specs[1:])
+    decode, number = guarded(decoder, sizes, settings)
     dataset = open_stream(
         Stream(
             source=files,
             options=settings,
-            sizes=_measure(files, decoder, element),
-            decode=decode,
+            sizes=sizes,
+            decode=lambda path, *rest: (decode(tf.io.read_file(path)), *rest),
             augment=augment,
-            decoded=(element, *files.specs[1:]),
+            decoded=(decoder.spec, *files.specs[1:]),
             finish=(lambda x: (x, x)) if is_own_label else _as_given,
+            registered=(number,),
         )
     )
     if labelling is not None and labelling.class_names is not None:
@@ -103,7 +100,8 @@ def _as_given(*parts: Any) -> Any:
     return parts if len(parts) > 1 else parts[0]
 
 
-def _decoder(size: Any, channels: int, dtype: str) -> Decoder:
+def make_decoder(size: Any, channels: int, dtype: str) -> Decoder:
+    """What images shall become, checked."""
     is_size = (
         isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
     )
@@ -142,23 +140,8 @@ def _find_names(source: Any) -> tuple[Names, bytes | None]:
     return names, os.fsencode(folder)
 
 
-def _measure(files: ImageFiles, decoder: Decoder, element: Spec) -> Sizes:
-    """How large images are while they are decoded, by some of them."""
-    chosen = np.linspace(0, files.length - 1, min(_SAMPLED, files.length)).astype(np.int64)
-    raw, working = 0, 0
-    for path in files.read(chosen)[0]:
-        try:
-            encoded = tf.io.read_file(path)
-            shape = tf.io.decode_image(encoded, expand_animations=False).shape
-        except (tf.errors.OpError, ValueError):
-            continue
-        raw = max(raw, len(encoded.numpy()))
-        working = max(working, int(np.prod(shape)))
-    # Photos of one data set differ; a resized image is made as float32 first.
-    resized = 4 * decoder.height * decoder.width * decoder.channels
-    return Sizes(
-        held_bytes=files.held_bytes,
-        raw_bytes=sum(spec.size_bytes for spec in files.specs[1:]) + 128,
-        working_bytes=2 * (raw + working) + resized,
-        element_bytes=sum(spec.size_bytes for spec in (element, *files.specs[1:])),
-    )
+def _sampled(files: ImageFiles) -> Iterator[bytes]:
+    """Some of the images, encoded; those that cannot be read are found later, when their turn comes."""
+    for path in files.read(sampled_indices(files.length))[0]:
+        with suppress(OSError):
+            yield Path(os.fsdecode(path)).read_bytes()

@@ -19,7 +19,8 @@ from memfit.errors import DamagedData
 logger = logging.getLogger("memfit")
 
 _LISTED = 10
-_AROUND = re.compile(r"\{\{function_node .*?\}\} ?(ValueError: )?| ?\[Op:\w+\].*")
+_AROUND = re.compile(r"\{\{function_node .*?\}\}| ?\[Op:\w+\].*")
+_RAISED = re.compile(r"ValueError: (.*)")  # by a function of ours that TensorFlow called
 
 
 class Losses:
@@ -57,19 +58,26 @@ class Losses:
         return [spec.empty() for spec in self._source.specs]
 
     def report(self, positions: Indices, place: Indices) -> tuple[Array, ...]:
-        """Some positions between begin and end are missing: raise, or remember them; the end once more."""
+        """Positions between begin and end may be missing: raise, or remember them; the end once more."""
         marker, begin, end = place
-        missing = np.setdiff1d(np.arange(begin, end), positions)
-        for index in self._order.indices(tf.constant(marker), tf.constant(missing)).numpy():
+        for index in self._indices(marker, np.setdiff1d(np.arange(begin, end), positions)):
             found = self._why(int(index))
             if self._on_error == "raise":
                 raise DamagedData(found.where, found.reason)
             with self._lock:
                 self.skipped[int(index)] = found
                 self._in_epoch += 1
-        if end == self._order.length:
+        is_end = len(positions) == 0
+        if is_end and self._in_epoch:
             self._tell()
         return (np.array([end], np.int64),)
+
+    def _indices(self, marker: int, positions: Indices) -> Indices:
+        """Which elements should have been at these positions."""
+        if len(positions) == 0:
+            return positions
+        found: Indices = self._order.indices(tf.constant(marker), tf.constant(positions)).numpy()
+        return found
 
     def _why(self, index: int) -> Unreadable:
         where = self._source.name(index)
@@ -100,4 +108,5 @@ class Losses:
 def first_line(error: BaseException) -> str:
     """The part of TensorFlow's message that is about the data."""
     text = str(getattr(error, "message", None) or error)
-    return _AROUND.sub("", text).partition("\n")[0].strip(" .") or type(error).__name__
+    ours = _RAISED.search(text)
+    return (ours[1] if ours else _AROUND.sub("", text).partition("\n")[0]).strip(" .") or type(error).__name__

@@ -83,8 +83,8 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
 
     blocks = order.blocks(size).map(read, num_parallel_calls=parallel, deterministic=True)
     decode = stream.decode
-    if decode is None:
-        return blocks
+    if decode is None:  # a block that has lost elements is no batch, and one that has lost all is no end
+        return blocks if stream.options.on_error == "raise" else blocks.unbatch().batch(size)
 
     def decoded(marker: Any, position: Any, *parts: Any) -> tuple[Any, ...]:
         return marker, position, *decode(*parts)

@@ -162,7 +162,7 @@ class Course:
             batch_size=options.batch_size or 1,
             ram_bytes=options.ram_bytes,
             cores=1,
-            has_window=options.shuffle,
+            has_window=bool(options.shuffle),
         )
 
 

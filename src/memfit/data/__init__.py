@@ -12,17 +12,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memfit.data.arrays import from_arrays
     from memfit.data.generators import from_generator
+    from memfit.data.hdf5 import from_hdf5
     from memfit.data.images import from_images
+    from memfit.data.packs.packing import pack
+    from memfit.data.packs.verifying import verify_pack
+    from memfit.data.parquet import from_parquet
+    from memfit.data.tfrecords import from_tfrecords
 
 __all__ = [
+    "from_arrays",
     "from_generator",
+    "from_hdf5",
     "from_images",
+    "from_parquet",
+    "from_tfrecords",
+    "pack",
+    "verify_pack",
 ]
 
 _HOMES = {
+    "from_arrays": "arrays",
     "from_generator": "generators",
+    "from_hdf5": "hdf5",
     "from_images": "images",
+    "from_parquet": "parquet",
+    "from_tfrecords": "tfrecords",
+    "pack": "packs.packing",
+    "verify_pack": "packs.verifying",
 }
 
 

@@ -64,15 +64,19 @@ class Decoder:
         return tf.reduce_sum(tf.cast(spare >= tf.constant(_RATIOS[1:]), tf.int32))
 
     def _decoded_jpeg(self, encoded: Any) -> Any:
-        turns = _orientation(encoded)
-        # The libraries decode to a half, a quarter or an eighth for much less work and memory.
-        image = tf.switch_case(
-            self._ratio(tf.image.extract_jpeg_shape(encoded), turns),
-            [
-                lambda ratio=ratio: tf.io.decode_jpeg(encoded, channels=self.channels, ratio=ratio)
-                for ratio in _RATIOS
-            ],
-        )
+        shape, turns = tf.image.extract_jpeg_shape(encoded), _orientation(encoded)
+        ratio = self._ratio(shape, turns)
+        if self.channels == 3:
+            image = _at_ratio(encoded, ratio, 3)
+        elif self.channels == 4:
+            image = self._with_channels(_at_ratio(encoded, ratio, 3))
+        else:
+            # The library makes no grey image of one for print, with its four colours.
+            image = tf.cond(
+                tf.equal(shape[2], 4),
+                lambda: self._with_channels(_at_ratio(encoded, ratio, 3)),
+                lambda: _at_ratio(encoded, ratio, 1),
+            )
         return tf.cond(tf.equal(turns, 1), lambda: image, lambda: _turned(image, turns))
 
     def _decoded(self, encoded: Any) -> Any:
@@ -108,6 +112,14 @@ class Decoder:
 
 def _is_jpeg(encoded: Any) -> Any:
     return tf.equal(tf.strings.substr(encoded, 0, 3), b"\xff\xd8\xff")
+
+
+def _at_ratio(encoded: Any, ratio: Any, channels: int) -> Any:
+    # The libraries decode to a half, a quarter or an eighth for much less work and memory.
+    return tf.switch_case(
+        ratio,
+        [lambda part=part: tf.io.decode_jpeg(encoded, channels=channels, ratio=part) for part in _RATIOS],
+    )
 
 
 def _png_pixels(encoded: Any) -> Any:

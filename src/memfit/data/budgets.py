@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from memfit.errors import RamTooSmall
@@ -22,6 +23,7 @@ class Sizes:
     working_bytes: int  # while one is decoded, beside the raw bytes and the result
     element_bytes: int  # one element as it is handed out
     kept_bytes: int = 0  # groups of elements that are kept as they were read, since others of them follow
+    shelf_bytes: int = 0  # elements that are kept as they are handed out, for the epochs to come
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,22 @@ class Allotment:
         return sum(part_bytes for _, part_bytes in self.parts)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def least_bytes(sizes: Sizes, batch_size: int) -> int:
+    """What the narrowest stream takes."""
+    return _with(sizes, batch_size, 1, 1, 0).total_bytes
+
+
 def allot(
-    sizes: Sizes, *, batch_size: int, ram_bytes: int, cores: int, has_window: bool = False
+    sizes: Sizes, *, batch_size: int, ram_bytes: int, width: int, has_window: bool = False
 ) -> Allotment:
-    """The widest stream that stays within `ram_bytes`."""
-    candidates = [(parallel, 1) for parallel in range(1, cores + 1)]
-    candidates += [(cores, prefetch) for prefetch in range(2, _MOST_PREFETCHED + 1)]
+    """The widest stream that stays within `ram_bytes`, on so many cores."""
+    candidates = [(parallel, 1) for parallel in range(1, width + 1)]
+    candidates += [(width, prefetch) for prefetch in range(2, _MOST_PREFETCHED + 1)]
     fitting = [
         allotment
         for parallel, prefetch in candidates
@@ -56,7 +68,7 @@ def allot(
     if not has_window:
         return fitting[-1]
     # A window is worth more than batches that wait.
-    chosen = fitting[min(len(fitting), cores + 1) - 1]
+    chosen = fitting[min(len(fitting), width + 1) - 1]
     left_bytes = ram_bytes - chosen.total_bytes
     window = int(left_bytes / (sizes.raw_bytes * _SLACK + 1))
     return _with(sizes, batch_size, chosen.parallel, chosen.prefetch, window)
@@ -75,4 +87,6 @@ def _with(sizes: Sizes, batch_size: int, parallel: int, prefetch: int, window: i
     }
     parts = {name: int(size * _SLACK) for name, size in counted.items() if size}
     fixed = {"index of the data set": sizes.held_bytes, "TensorFlow's own": OVERHEAD_BYTES}
+    if sizes.shelf_bytes:
+        fixed["elements for the next epochs"] = sizes.shelf_bytes
     return Allotment(parallel, prefetch, window, tuple({**fixed, **parts}.items()))

@@ -24,6 +24,9 @@ class StreamOptions(TypedDict, total=False):
     start: how many elements, counted over epochs, were used before; the stream begins after them.
     on_error: "raise", or "skip" to leave out what cannot be read, which is counted and listed.
     drop_remainder: leave out a last batch that is not full.
+    cache: read and decode every element once, and keep it: in memory if all of them fit into ram, otherwise
+        on disk if they fit into `disk`, otherwise not.
+    disk: what may be kept on disk, "16GiB" unless told.
     """
 
     batch_size: int | None
@@ -33,6 +36,8 @@ class StreamOptions(TypedDict, total=False):
     start: int
     on_error: OnError
     drop_remainder: bool
+    cache: bool
+    disk: str | int
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Options:
     start: int = 0
     on_error: OnError = "raise"
     drop_remainder: bool = False
+    cache: bool = False
+    disk_bytes: int = 16 << 30
 
     @property
     def block_size(self) -> int:
@@ -64,8 +71,9 @@ def read_options(**given: Unpack[StreamOptions]) -> Options:
             suggestion='batch_size=32, ram="1GiB"',
         )
     options = Options(
-        **{name: value for name, value in given.items() if name != "ram"},  # type: ignore[arg-type]
+        **{name: value for name, value in given.items() if name not in ("ram", "disk")},  # type: ignore[arg-type]
         ram_bytes=parse_size(given.get("ram", "1GiB"), "ram"),
+        disk_bytes=parse_size(given.get("disk", "16GiB"), "disk", least_bytes=0),
     )
     if options.batch_size is not None and not _is_whole(options.batch_size, least=1):
         raise InvalidBatchSize(options.batch_size)

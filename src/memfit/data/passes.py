@@ -161,7 +161,7 @@ class Course:
             self.sizes,
             batch_size=options.batch_size or 1,
             ram_bytes=options.ram_bytes,
-            cores=1,
+            width=1,
             has_window=bool(options.shuffle),
         )
 

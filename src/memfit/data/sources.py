@@ -29,10 +29,16 @@ class Spec(NamedTuple):
             return 0
         return int(self.dtype.size * np.prod([int(size or 0) for size in self.shape], dtype=np.int64))
 
+    def blank(self, count: int) -> Array:
+        """So many of them as `Source.read` would give them, with nothing in them."""
+        shape = (count, *(size or 0 for size in self.shape))
+        if self.dtype == tf.string:
+            return np.full(shape, b"", object)
+        return np.zeros(shape, self.dtype.as_numpy_dtype)
+
     def empty(self) -> Array:
         """None of them, as `Source.read` would give it."""
-        kind = object if self.dtype == tf.string else self.dtype.as_numpy_dtype
-        return np.empty((0, *(size or 0 for size in self.shape)), kind)
+        return self.blank(0)
 
 
 class Source(Protocol):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from memfit.data.budgets import Allotment, Sizes, allot
+from memfit.data.budgets import Allotment, Sizes, allot, cores
+from memfit.data.keeping import keep
 from memfit.data.losses import Losses
 from memfit.data.options import Options
 from memfit.data.orders import Groups, Order
@@ -48,16 +48,13 @@ class Stream:
             self.sizes,
             batch_size=self.options.block_size,
             ram_bytes=self.options.ram_bytes,
-            cores=_cores(),
+            width=cores(),
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def open_stream(stream: Stream) -> Any:
     """The dataset of a stream."""
+    stream = keep(stream) if stream.options.cache else stream
     allotment, order = stream.allotment(), stream.order
     losses = Losses(stream.source, stream.decode, order, stream.options.on_error)
     reads, reports = register(losses.read), register(losses.report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
+from PIL import Image
 
 from demos.test_mainjob import DEMO
-from limited import QUIET
+from limited import QUIET, run_limited
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -76,8 +80,33 @@ def test_runs_and_reports(tmp_path: Path) -> None:
     assert "state        done" in ended.stdout
 
 
+@pytest.mark.real
+def test_packs(tmp_path: Path) -> None:
+    rows = []
+    for number in range(4):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (200, 200), (number, 0, 0)).save(path)
+        rows.append(f"{number}.jpg,{number}\n")
+    (tmp_path / "labels.csv").write_text("".join(rows))
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["images"], file["labels"] = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
+    commands = [line for line in _commands() if line.startswith("memfit pack")]
+    for command in sorted(commands, key=lambda line: "--verify" in line):  # what has been packed before
+        run_limited(_call, None, folder=str(tmp_path), arguments=command.split()[1:])
+
+
+def _call(folder: str, arguments: list[str]) -> None:
+    from memfit.commands.main import run
+
+    os.chdir(folder)
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):  # noqa: PTH123
+        code = run(arguments)
+    assert code == 0, arguments
+
+
 def test_there_are_no_other_commands() -> None:
-    known = ("make ", "memfit doctor", "memfit run", "memfit report")
+    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack")
     others = [line for line in _commands() if not line.startswith(known)]
     assert others == [" ".join(DEMO)]  # run by the demo's own test
 

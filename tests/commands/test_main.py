@@ -24,7 +24,8 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("report",), ("completion",)]
+    "command",
+    [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("report",), ("pack",), ("completion",)],
 )
 def test_help(command: tuple[str, ...]) -> None:
     result = memfit(*command, "--help")

@@ -13,6 +13,7 @@ from memfit.commands.completion import completion
 from memfit.commands.demo import demo
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
+from memfit.commands.pack import pack
 from memfit.commands.plan import plan
 from memfit.commands.report import report
 from memfit.commands.run import run as run_script
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, estimate, plan, run_script, report, completion):
+for _command in (demo, doctor, estimate, plan, run_script, report, pack, completion):
     cli.add_command(_command)
 
 

@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from memfit.reports.bars import bar
@@ -75,5 +85,26 @@ def demo_progress(*, quiet: bool) -> Iterator[Callable[[str, Mapping[str, Any]],
             elif event.get("oom"):
                 done = progress.tasks[tasks[name]].completed
                 progress.update(tasks[name], total=done, failed=True, state="[red]ran out of memory")
+
+        yield on_progress
+
+
+@contextmanager
+def packing_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each thing that is done to all elements, and when it will have been done."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(_WIDTH),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
+
+        def on_progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total, completed=done)
+            progress.update(tasks[what], completed=done)
 
         yield on_progress

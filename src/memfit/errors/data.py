@@ -50,11 +50,11 @@ class InvalidStream(MemfitError, ValueError):
 class DamagedData(MemfitError):
     """An element that cannot be read or decoded."""
 
-    def __init__(self, where: str, reason: str) -> None:
+    def __init__(self, where: str, reason: str, *, suggestion: str | None = None) -> None:
         self.where, self.reason = where, reason
         super().__init__(
             f"{where} cannot be read: {reason}.",
-            suggestion='mend or remove it, or on_error="skip" to go on without it',
+            suggestion=suggestion or 'mend or remove it, or on_error="skip" to go on without it',
         )
 
 

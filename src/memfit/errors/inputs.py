@@ -165,10 +165,10 @@ class LayerNotFound(MemfitError, ValueError):
 class CannotWrite(MemfitError, OSError):
     """Output that cannot be written; what was there before is untouched."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, *, kept: str = "Nothing was written.") -> None:
         self.path = path
         super().__init__(
             f"cannot write {path}: {reason}.",
-            "Nothing was written.",
+            kept,
             suggestion="a place that exists, has room, and that you may write to",
         )

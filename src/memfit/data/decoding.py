@@ -1,19 +1,35 @@
-"""Encoded images -> tensors of one size, with TensorFlow's own operations, decoding no more than it takes."""
+"""Encoded images -> tensors of one size, with TensorFlow's own operations, decoding no more than it takes.
+
+There are two ways to the same result. In a graph, upright JPEG and PNG files of ordinary size are decoded at
+once; a graph that could do everything would take longer to begin with, and with every image, than many images
+take. All else is decoded by Python code that calls TensorFlow's operations one by one.
+"""
 
 from __future__ import annotations
 
+import functools
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from memfit.data.sources import Spec
+from memfit.data.sources import Array, Spec
 
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
 _RATIOS = (1, 2, 4, 8)
+_FOR_PNG, _APART = len(_RATIOS), len(_RATIOS) + 1
+
+# Exif data begin right behind the file's first mark, or behind a JFIF segment of 18 bytes, with the first
+# directory in them. An orientation other than upright is one number of 16 bits there, in either byte order.
+_EXIF_BYTES = 2048
 _ORIENTATION = 0x0112
-# Where Exif begins, if it is there: a camera writes it first, an editor behind a JFIF segment of 18 bytes.
-_EXIF_PLACES = (6, 24)
-_HEADER_BYTES = 2048
+_IS_TURNED = (
+    r"\C*(?:\x12\x01\x03\x00\x01\x00\x00\x00[\x02-\x08]\x00"
+    r"|\x01\x12\x00\x03\x00\x00\x00\x01\x00[\x02-\x08])\C*"
+)
 
 
 @dataclass(frozen=True)
@@ -30,149 +46,135 @@ class Decoder:
         """Type and shape of what comes out."""
         return Spec(self.dtype, (self.height, self.width, self.channels))
 
-    def __call__(self, encoded: Any) -> Any:
-        """In a graph: one encoded image, as it shall be."""
-        image = tf.cond(
-            _is_jpeg(encoded), lambda: self._decoded_jpeg(encoded), lambda: self._decoded(encoded)
-        )
+    def __call__(self, encoded: bytes) -> Any:
+        """One encoded image of any kind, as it shall be."""
+        if encoded.startswith(_JPEG):
+            image = self._upright_jpeg(encoded)
+        elif encoded.startswith(_PNG):
+            image = tf.io.decode_png(encoded, channels=self.channels)
+        else:
+            image = self._with_channels(tf.io.decode_image(encoded, expand_animations=False).numpy())
         return self._resized(image)
 
-    def needed_bytes(self, encoded: Any) -> Any:
-        """In a graph: what an image takes while it is decoded; 0 for kinds that do not say it up front."""
-        begin = tf.strings.substr(encoded, 0, 4)
-        is_png = tf.logical_and(tf.equal(begin, b"\x89PNG"), tf.strings.length(encoded) >= 24)
-        pixels = tf.case(
-            [
-                (_is_jpeg(encoded), lambda: self._jpeg_pixels(encoded)),
-                (is_png, lambda: _png_pixels(encoded)),
-            ],
-            default=lambda: tf.constant(0, tf.int64),
+    def needed_bytes(self, encoded: bytes) -> int:
+        """What an image takes while it is decoded; 0 for kinds that do not say it up front."""
+        if encoded.startswith(_JPEG):
+            height, width, _ = tf.image.extract_jpeg_shape(encoded).numpy().tolist()
+            ratio = _RATIOS[int(self._ratio(height, width))]
+            return int(height * width * self.channels // ratio**2)
+        if encoded.startswith(_PNG) and len(encoded) >= 24:
+            width, height = struct.unpack(">II", encoded[16:24])
+            return int(height * width * self.channels)
+        return 0
+
+    def in_graph(self, apart: Callable[[Any], Any], share_bytes: int) -> Callable[[Any], Any]:
+        """In a graph: images that take no more than their share at once, all else with another function."""
+
+        def decode(encoded: Any) -> Any:
+            branches = [functools.partial(self._at_ratio, encoded, ratio) for ratio in _RATIOS]
+            branches.append(functools.partial(self._png, encoded))
+            branches.append(functools.partial(apart, encoded))
+            image = tf.switch_case(self._branch(encoded, share_bytes), branches)
+            return tf.ensure_shape(image, self.spec.shape)
+
+        return decode
+
+    def _at_ratio(self, encoded: Any, ratio: int) -> Any:
+        image = tf.io.decode_jpeg(encoded, channels=min(self.channels, 3), ratio=ratio)
+        return self._resized(self._with_opacity(image))
+
+    def _png(self, encoded: Any) -> Any:
+        return self._resized(tf.io.decode_png(encoded, channels=self.channels))
+
+    def _branch(self, encoded: Any, share_bytes: int) -> Any:
+        """Which way to take: one of the ratios, PNG, or apart."""
+        header = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+        is_jpeg = tf.equal(tf.strings.substr(header, 0, len(_JPEG)), _JPEG)
+        is_png = tf.equal(tf.strings.substr(header, 0, len(_PNG)), _PNG)
+        shape = tf.image.extract_jpeg_shape(tf.where(is_jpeg, encoded, _smallest_jpeg()))
+        ratio = self._ratio(shape[0], shape[1])
+        sides = tf.strings.substr(tf.strings.join([tf.strings.substr(header, 0, 24), bytes(24)]), 16, 8)
+        png_pixels = tf.reduce_prod(tf.cast(tf.io.decode_raw(sides, tf.int32, little_endian=False), tf.int64))
+        jpeg_pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64)) // tf.gather(
+            tf.constant(_SQUARES, tf.int64), ratio
         )
-        return pixels * self.channels
+        is_odd = [
+            tf.logical_not(tf.logical_or(is_jpeg, is_png)),
+            tf.where(is_jpeg, jpeg_pixels, png_pixels) * self.channels > share_bytes,
+            tf.logical_and(is_jpeg, tf.strings.regex_full_match(header, _IS_TURNED)),
+            tf.logical_and(is_jpeg, shape[2] > 3) if self.channels == 1 else False,
+        ]
+        return tf.where(tf.reduce_any(tf.stack(is_odd)), _APART, tf.where(is_jpeg, ratio, _FOR_PNG))
 
-    def _jpeg_pixels(self, encoded: Any) -> Any:
-        shape = tf.image.extract_jpeg_shape(encoded)
-        ratio = tf.gather(tf.constant(_RATIOS, tf.int64), self._ratio(shape, tf.constant(1)))
-        return tf.reduce_prod(tf.cast(shape[:2], tf.int64)) // (ratio * ratio)
-
-    def _ratio(self, shape: Any, turns: Any) -> Any:
+    def _ratio(self, height: Any, width: Any) -> Any:
         """Which of the ratios is the largest that leaves an image no smaller than it shall be."""
-        is_lying = turns >= 5
-        height = tf.where(is_lying, self.width, self.height)
-        width = tf.where(is_lying, self.height, self.width)
-        spare = tf.minimum(shape[0] // height, shape[1] // width)
+        spare = tf.minimum(height // self.height, width // self.width)
         return tf.reduce_sum(tf.cast(spare >= tf.constant(_RATIOS[1:]), tf.int32))
 
-    def _decoded_jpeg(self, encoded: Any) -> Any:
-        shape, turns = tf.image.extract_jpeg_shape(encoded), _orientation(encoded)
-        ratio = self._ratio(shape, turns)
-        if self.channels == 3:
-            image = _at_ratio(encoded, ratio, 3)
-        elif self.channels == 4:
-            image = self._with_channels(_at_ratio(encoded, ratio, 3))
-        else:
-            # The library makes no grey image of one for print, with its four colours.
-            image = tf.cond(
-                tf.equal(shape[2], 4),
-                lambda: self._with_channels(_at_ratio(encoded, ratio, 3)),
-                lambda: _at_ratio(encoded, ratio, 1),
-            )
-        return tf.cond(tf.equal(turns, 1), lambda: image, lambda: _turned(image, turns))
+    def _upright_jpeg(self, encoded: bytes) -> Any:
+        """A JPEG as it was seen, whichever way its camera was held."""
+        height, width, colours = tf.image.extract_jpeg_shape(encoded).numpy().tolist()
+        turns = orientation(encoded)
+        ratio = _RATIOS[int(self._ratio(width, height) if turns >= 5 else self._ratio(height, width))]
+        # The library makes no grey image of one for print, with its four colours.
+        channels = 1 if self.channels == 1 and colours < 4 else 3
+        image = tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio).numpy()
+        return self._with_channels(_turned(image, turns))
 
-    def _decoded(self, encoded: Any) -> Any:
-        is_png = tf.equal(tf.strings.substr(encoded, 0, 4), b"\x89PNG")
-        return tf.cond(
-            is_png,
-            lambda: tf.io.decode_png(encoded, channels=self.channels),
-            lambda: self._with_channels(tf.io.decode_image(encoded, expand_animations=False)),
-        )
-
-    def _with_channels(self, image: Any) -> Any:
+    def _with_channels(self, image: Array) -> Any:
         """Grey, coloured or with transparency, as it may be, with the channels wanted."""
-        found = tf.shape(image)[2]
-        if self.channels == 4:
-            opaque = tf.fill(tf.concat([tf.shape(image)[:2], [1]], 0), tf.constant(255, tf.uint8))
-            return tf.cond(
-                tf.equal(found, 4), lambda: image, lambda: tf.concat([_coloured(image), opaque], axis=2)
-            )
-        coloured = _coloured(image)
-        return coloured if self.channels == 3 else tf.image.rgb_to_grayscale(coloured)
+        found = image.shape[2]
+        if found == self.channels:
+            return image
+        coloured = image[:, :, :3] if found >= 3 else np.repeat(image[:, :, :1], 3, axis=2)
+        return tf.image.rgb_to_grayscale(coloured) if self.channels == 1 else self._with_opacity(coloured)
+
+    def _with_opacity(self, image: Any) -> Any:
+        """An image without transparency, with a fourth channel that says so where one is wanted."""
+        if self.channels < 4:
+            return image
+        opaque = tf.fill(tf.concat([tf.shape(image)[:2], [1]], 0), tf.constant(255, tf.uint8))
+        return tf.concat([image, opaque], axis=2)
 
     def _resized(self, image: Any) -> Any:
-        size = (self.height, self.width)
-        is_right = tf.reduce_all(tf.equal(tf.shape(image)[:2], size))
-        image = tf.cond(is_right, lambda: self._cast(image), lambda: self._cast(tf.image.resize(image, size)))
-        return tf.ensure_shape(image, (*size, self.channels))
-
-    def _cast(self, image: Any) -> Any:
-        if self.dtype == tf.uint8 and image.dtype != tf.uint8:
-            image = tf.round(image)  # a mean of bytes is never outside of their range
-        return tf.cast(image, self.dtype)
+        resized = tf.raw_ops.ResizeBilinear(
+            images=tf.convert_to_tensor(image)[None], size=(self.height, self.width), half_pixel_centers=True
+        )[0]
+        # A mean of bytes is never outside of their range.
+        return tf.cast(tf.round(resized), tf.uint8) if self.dtype == tf.uint8 else resized
 
 
-def _is_jpeg(encoded: Any) -> Any:
-    return tf.equal(tf.strings.substr(encoded, 0, 3), b"\xff\xd8\xff")
+_SQUARES = tuple(ratio**2 for ratio in _RATIOS)
 
 
-def _at_ratio(encoded: Any, ratio: Any, channels: int) -> Any:
-    # The libraries decode to a half, a quarter or an eighth for much less work and memory.
-    return tf.switch_case(
-        ratio,
-        [lambda part=part: tf.io.decode_jpeg(encoded, channels=channels, ratio=part) for part in _RATIOS],
-    )
+@functools.cache
+def _smallest_jpeg() -> bytes:
+    """A JPEG file for operations that take nothing else, where there is none."""
+    with tf.init_scope():
+        return bytes(tf.io.encode_jpeg(np.zeros((1, 1, 1), np.uint8)).numpy())
 
 
-def _png_pixels(encoded: Any) -> Any:
-    """Width times height, from the first block of a PNG file."""
-    sides = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
-    return tf.reduce_prod(tf.cast(sides, tf.int64))
+def orientation(encoded: bytes) -> int:
+    """How a camera was held, by a JPEG's Exif data: 1 is upright, 5 to 8 lie on their sides."""
+    begin = encoded[:64].find(b"Exif\0\0")
+    tiff = encoded[begin + 6 : begin + 6 + _EXIF_BYTES]
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if begin < 0 or order is None:
+        return 1
+    try:
+        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, directory)
+        for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+            tag, value = struct.unpack_from(f"{order}H6xH", tiff, entry)
+            if tag == _ORIENTATION:
+                return value if 1 <= value <= 8 else 1
+    except struct.error:
+        pass  # a directory that goes on beyond what was read
+    return 1
 
 
-def _coloured(image: Any) -> Any:
-    """Three channels of one, two or more."""
-    return tf.cond(
-        tf.shape(image)[2] < 3, lambda: tf.repeat(image[:, :, :1], 3, axis=2), lambda: image[:, :, :3]
-    )
-
-
-def _orientation(encoded: Any) -> Any:
-    """How a camera was held, by its Exif data: 1 is upright, 5 to 8 lie on their sides."""
-    header = tf.strings.substr(encoded, 0, 32)
-    places = [tf.equal(tf.strings.substr(header, place, 4), b"Exif") for place in _EXIF_PLACES]
-    return tf.cond(
-        tf.logical_or(*places),
-        lambda: _exif_orientation(encoded, tf.where(places[0], *_EXIF_PLACES) + 6),
-        lambda: tf.constant(1),
-    )
-
-
-def _exif_orientation(encoded: Any, begin: Any) -> Any:
-    """The orientation in the first directory of a TIFF structure that begins there."""
-    text = tf.strings.substr(encoded, begin, _HEADER_BYTES)
-    is_large_end = tf.equal(tf.strings.substr(text, 0, 2), b"MM")
-    data = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32)
-    data = tf.concat([data, tf.zeros([16], tf.int32)], axis=0)
-    last = tf.size(data) - 4
-
-    def number(at: Any) -> Any:
-        at = tf.clip_by_value(at, 0, last)
-        return tf.where(is_large_end, data[at] * 256 + data[at + 1], data[at + 1] * 256 + data[at])
-
-    directory = number(tf.where(is_large_end, 6, 4))  # no camera puts it beyond 64 KiB
-    count = tf.minimum(number(directory), 64)
-    entries = directory + 2 + 12 * tf.range(count)
-    entries = tf.clip_by_value(entries, 0, last - 8)
-    tags = tf.map_fn(number, entries)
-    values = tf.map_fn(lambda entry: number(entry + 8), entries)
-    found = tf.reduce_max(tf.where(tf.equal(tags, _ORIENTATION), values, 1))
-    return tf.where(tf.logical_and(found >= 1, found <= 8), found, 1)
-
-
-def _turned(image: Any, orientation: Any) -> Any:
+def _turned(image: Array, turns: int) -> Array:
     """An image as it was seen."""
-    lying = orientation >= 5
-    image = tf.cond(lying, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-    is_mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
-    is_upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
-    image = tf.cond(is_mirrored, lambda: tf.reverse(image, [1]), lambda: image)
-    return tf.cond(is_upside_down, lambda: tf.reverse(image, [0]), lambda: image)
+    image = image.swapaxes(0, 1) if turns >= 5 else image
+    image = image[:, ::-1] if turns in (2, 3, 6, 7) else image
+    return image[::-1] if turns in (3, 4, 7, 8) else image

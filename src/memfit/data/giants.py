@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,27 +38,23 @@ class Giants:
 
     def in_graph(self) -> tuple[Any, int]:
         """A function of one encoded image, and the number to release with its dataset."""
-        number, decoder = register(self._alone), self.decoder
+        number = register(self._alone)
 
-        def decode(encoded: Any) -> Any:
-            return tf.cond(
-                decoder.needed_bytes(encoded) > self.share_bytes,
-                lambda: call(number, (decoder.spec,), encoded)[0][0],
-                lambda: decoder(encoded),
-            )
+        def apart(encoded: Any) -> Any:
+            return call(number, (self.decoder.spec,), encoded)[0][0]
 
-        return decode, number
+        return self.decoder.in_graph(apart, self.share_bytes), number
 
     def _alone(self, encoded: bytes) -> tuple[Array]:
-        image = tf.constant(encoded)
-        needed_bytes = int(self.decoder.needed_bytes(image))
+        needed_bytes = self.decoder.needed_bytes(encoded)
         if needed_bytes > self.most_bytes:
             raise ValueError(
                 f"it takes {format_size(needed_bytes)} to decode; of the stream's RAM "
                 f"{format_size(self.most_bytes)} are left"
             )
-        with self._lock:
-            return (self.decoder(image).numpy()[None],)
+        is_giant = needed_bytes > self.share_bytes
+        with self._lock if is_giant else nullcontext():
+            return (self.decoder(encoded).numpy()[None],)
 
 
 def guarded(decoder: Decoder, sizes: Sizes, options: Options) -> tuple[Any, int]:
@@ -80,7 +76,7 @@ def measure_images(
     needed = [0]
     for image in encoded:
         with suppress(tf.errors.OpError, ValueError):
-            needed.append(len(image) + int(decoder.needed_bytes(tf.constant(image))))
+            needed.append(len(image) + decoder.needed_bytes(image))
     # An image of another size is made of float32 first.
     resized_bytes = 4 * decoder.height * decoder.width * decoder.channels
     rest_bytes = sum(spec.size_bytes for spec in rest)

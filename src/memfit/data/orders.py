@@ -16,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+# TensorFlow rewrites Python code in functions of datasets; ours needs none of it, and it takes a while.
+as_written = tf.autograph.experimental.do_not_convert
+
 _SALT = 0x6D656D66
 Permutation = Callable[[Any], Any]  # positions of an epoch -> indices of elements
 
@@ -48,7 +51,7 @@ class Order(NamedTuple):
         markers = _markers(self.seed)
         for _ in range(self.start // self.length):
             next(iter(markers))
-        return markers.flat_map(lambda marker: self._epoch(marker, size))
+        return markers.flat_map(as_written(lambda marker: self._epoch(marker, size)))
 
     def first(self, marker: Any) -> Any:
         """The position at which an epoch begins."""
@@ -62,7 +65,7 @@ class Order(NamedTuple):
             positions = tf.range(begin, tf.minimum(begin + size, self.length), dtype=tf.int64)
             return marker, positions, permutation(positions)
 
-        return tf.data.Dataset.range(self.first(marker), self.length, size).map(block)
+        return tf.data.Dataset.range(self.first(marker), self.length, size).map(as_written(block))
 
     def indices(self, marker: Any, positions: Any) -> Any:
         """Which elements are at these positions of an epoch."""

@@ -12,7 +12,7 @@ from memfit.data.budgets import Allotment, Sizes, allot, cores
 from memfit.data.keeping import keep
 from memfit.data.losses import Losses
 from memfit.data.options import Options
-from memfit.data.orders import Groups, Order
+from memfit.data.orders import Groups, Order, as_written
 from memfit.data.sources import Source, Spec, call, register, release_with
 
 Decode = Callable[..., tuple[Any, ...]]  # the parts of one element as they are read -> as they are handed out
@@ -74,6 +74,7 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
     specs = (_PLACE, *stream.source.specs)
     size = stream.options.block_size
 
+    @as_written  # type: ignore[untyped-decorator]
     def read(marker: Any, positions: Any, indices: Any) -> tuple[Any, ...]:
         kept, *parts = call(reads, specs, positions, indices)
         return tf.fill(tf.shape(kept), marker), kept, *parts
@@ -83,6 +84,7 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
     if decode is None:  # a block that has lost elements is no batch, and one that has lost all is no end
         return blocks if stream.options.on_error == "raise" else blocks.unbatch().batch(size)
 
+    @as_written  # type: ignore[untyped-decorator]
     def decoded(marker: Any, position: Any, *parts: Any) -> tuple[Any, ...]:
         return marker, position, *decode(*parts)
 
@@ -102,16 +104,16 @@ def _looked_at(stream: Stream, order: Order, batches: Any, reports: int) -> Any:
     """What users get, once it is certain that nothing is missing that they have not been told of."""
     finish = stream.finish
 
+    @as_written  # type: ignore[untyped-decorator]
     def look(state: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[Any, Any]:
-        markers, positions, *parts = batch
-        is_end = tf.equal(tf.size(positions), 0)
-        marker = tf.cond(is_end, lambda: state[0], lambda: markers[0])
+        markers, positions, *parts = batch  # no positions: the end of an epoch
+        marker = tf.concat([markers, state[0][None]], 0)[0]
         begin = tf.where(state[1] < 0, order.first(marker), state[1])
-        end = tf.cond(is_end, lambda: tf.constant(order.length, tf.int64), lambda: positions[-1] + 1)
-        place = tf.stack([marker, begin, end])
-        is_whole = tf.equal(end - begin, tf.size(positions, tf.int64))
+        end = tf.concat([tf.constant([order.length - 1], tf.int64), positions], 0)[-1] + 1
+        place, count = tf.stack([marker, begin, end]), tf.size(positions, tf.int64)
+        is_whole = tf.equal(end - begin, count)
         if stream.options.on_error == "skip":  # what was skipped is told at the end
-            is_whole = tf.logical_and(is_whole, tf.logical_not(is_end))
+            is_whole = tf.logical_and(is_whole, count > 0)
         end = tf.cond(is_whole, lambda: end, lambda: call(reports, (_PLACE,), positions, place)[0][0])
         with tf.control_dependencies([end]):
             return (marker, end), finish(*map(tf.identity, parts))

@@ -83,10 +83,11 @@ class KeptDecoded:
                 part[~is_there] = found
         return indices, is_there, *parts, *self._shelf.take(indices)
 
-    def keep(self, index: Any, *parts: Array) -> tuple[Array]:
-        """Put one decoded element on the shelf; its index once more."""
-        self._shelf.put(np.array([index], np.int64), *(part[None] for part in parts))
-        return (np.array([index], np.int64),)
+    def keep(self, index: Any, *parts: Array) -> tuple[Array, ...]:
+        """Put one decoded element on the shelf, and hand it on."""
+        place = np.array([index], np.int64)
+        self._shelf.put(place, *(part[None] for part in parts))
+        return tuple(self._shelf.take(place))
 
 
 def keep(stream: Stream) -> Stream:
@@ -121,9 +122,8 @@ def _with_shelf(stream: Stream, number: int) -> Callable[..., tuple[Any, ...]]:
         raw, kept = parts[:count], parts[count:]
 
         def decoded() -> tuple[Any, ...]:
-            found = decode(*raw)
-            with tf.control_dependencies([call(number, (_INDEX,), index, *found)[0]]):
-                return tuple(tf.identity(part) for part in found)
+            # TensorFlow would leave out a call that nothing comes of.
+            return tuple(part[0] for part in call(number, stream.decoded, index, *decode(*raw)))
 
         return tuple(tf.cond(is_there, lambda: kept, decoded))
 

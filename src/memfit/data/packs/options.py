@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from memfit.data.options import OnError
 from memfit.data.packs.records import Format
 from memfit.errors import InvalidStream
 from memfit.units import parse_size
@@ -43,7 +44,7 @@ class PackOptions(TypedDict, total=False):
     shards: int | None
     shuffle: bool
     seed: int
-    on_error: str
+    on_error: OnError
     check: bool
     workers: int | None
     force: bool
@@ -63,7 +64,7 @@ class Settings:
     shards: int | None = None
     shuffle: bool = False
     seed: int = 0
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     check: bool = True
     workers: int | None = None
     force: bool = False

@@ -19,6 +19,7 @@ import tensorflow as tf
 # TensorFlow rewrites Python code in functions of datasets; ours needs none of it, and it takes a while.
 as_written = tf.autograph.experimental.do_not_convert
 
+_ROUNDS = 8
 _SALT = 0x6D656D66
 Permutation = Callable[[Any], Any]  # positions of an epoch -> indices of elements
 
@@ -75,10 +76,24 @@ class Order(NamedTuple):
         """The order of an epoch; what all its blocks need is computed here, once."""
         if not self.shuffle or self.length == 1:
             return lambda positions: positions
-        seed = tf.bitcast(marker, tf.int32)
+        seed = _seed(marker)
         if self.groups is not None:
             return _by_groups(self.groups, seed)
-        return lambda positions: tf.random.experimental.index_shuffle(positions, seed, self.length - 1)
+        return lambda positions: _permuted(positions, seed, self.length - 1)
+
+
+def _seed(marker: Any) -> Any:
+    """Three numbers with all their bits mixed: with small ones, elements would prefer some places."""
+    return tf.random.stateless_uniform(
+        (3,), tf.bitcast(marker, tf.int32), minval=None, maxval=None, dtype=tf.int32
+    )
+
+
+def _permuted(positions: Any, seed: Any, last: Any) -> Any:
+    # The function that TensorFlow has for it pads seeds to three numbers with zeros.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=positions, seed=seed, max_index=tf.cast(last, tf.int64), rounds=_ROUNDS
+    )
 
 
 def _by_groups(groups: Groups, seed: Any) -> Permutation:
@@ -86,7 +101,7 @@ def _by_groups(groups: Groups, seed: Any) -> Permutation:
     count, lying = len(groups.sizes), tf.constant(groups.sizes, tf.int64)
     order = tf.range(count, dtype=tf.int64)
     if count > 1:
-        order = tf.random.experimental.index_shuffle(order, seed, count - 1)
+        order = _permuted(order, seed, count - 1)
     ends = tf.cumsum(tf.gather(lying, order))
     begins = ends - tf.gather(lying, order)
     offsets = tf.gather(tf.cumsum(lying, exclusive=True), order) - begins
@@ -103,11 +118,8 @@ def _by_groups(groups: Groups, seed: Any) -> Permutation:
 
 def _shuffled(positions: Any, sizes: Any, windows: Any, seed: Any) -> Any:
     """Positions in windows -> other ones in the same windows, in an order of each window's own."""
-    ones = tf.ones_like(windows, tf.int32)
-    seeds = tf.stack([_SALT * ones, seed[0] * ones, seed[1] + tf.cast(windows, tf.int32)], axis=1)
-    # `index_shuffle` pads a matrix of seeds at the wrong side and fails; the operation behind it does not.
-    # Its usual four rounds leave neighbours together where seeds are small numbers.
-    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=seeds, max_index=sizes - 1, rounds=8)
+    seeds = seed[None] + tf.cast(windows, tf.int32)[:, None] * tf.constant([[_SALT, 0, 1]])
+    return _permuted(positions, seeds, sizes - 1)
 
 
 def _markers(seed: int) -> Any:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memfit.data.arrays import from_arrays
+    from memfit.data.checks import check
+    from memfit.data.explanations import explain
     from memfit.data.generators import from_generator
     from memfit.data.hdf5 import from_hdf5
     from memfit.data.images import from_images
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from memfit.data.tfrecords import from_tfrecords
 
 __all__ = [
+    "check",
+    "explain",
     "from_arrays",
     "from_generator",
     "from_hdf5",
@@ -33,6 +37,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "check": "checks",
+    "explain": "explanations",
     "from_arrays": "arrays",
     "from_generator": "generators",
     "from_hdf5": "hdf5",

@@ -10,7 +10,7 @@ from memfit.errors import RamTooSmall
 # What TensorFlow's threads and the allocator of the C library hold on top of what is counted.
 OVERHEAD_BYTES = 24 << 20
 _SLACK = 1.25
-_MOST_PREFETCHED = 8
+MOST_PREFETCHED = 8
 _USERS = 2  # batches in the hands of whoever trains: the one it has, and the one it is given
 
 
@@ -56,7 +56,7 @@ def allot(
 ) -> Allotment:
     """The widest stream that stays within `ram_bytes`, on so many cores."""
     candidates = [(parallel, 1) for parallel in range(1, width + 1)]
-    candidates += [(width, prefetch) for prefetch in range(2, _MOST_PREFETCHED + 1)]
+    candidates += [(width, prefetch) for prefetch in range(2, MOST_PREFETCHED + 1)]
     fitting = [
         allotment
         for parallel, prefetch in candidates

@@ -77,3 +77,11 @@ def test_a_run_that_was_left_can_be_resumed(tmp_path: Path) -> None:
     story = _story(tmp_path, ("died", died), ("end", {"code": 134}))
     assert not story.is_over
     assert "ended with code 134; it can be resumed" in render(show_supervised(story))
+
+
+def test_data_that_take_much_are_noted_once(tmp_path: Path) -> None:
+    warning = "3. shuffle: 9.0 GiB. A {large} buffer.\n  Try: .shuffle(10)"
+    data = ("data", {"training": 1, "argument": "x", "warnings": [warning]})
+    nothing = ("data", {"training": 2, "reason": "TypeError", "warnings": []})
+    words = "The data of training 1 take much memory: 3. shuffle: 9.0 GiB. A {large} buffer."
+    assert [note for note in _story(tmp_path, data, data, nothing).notes if "data" in note] == [words]

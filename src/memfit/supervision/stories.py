@@ -84,11 +84,19 @@ def _noted(words: str) -> Callable[[SupervisedRun, Line], SupervisedRun]:
     return take
 
 
+def _looked_at_data(story: SupervisedRun, line: Line) -> SupervisedRun:
+    for warning in line["warnings"]:
+        words = f"The data of training {line['training']} take much memory: {warning.splitlines()[0]}"
+        story = _noted("{words}")(story, {"words": words})
+    return story
+
+
 _EVENTS: dict[str, Callable[[SupervisedRun, Line], SupervisedRun]] = {
     "start": _started,
     "died": _ended,
     "over": _ended,
     "training": _began_training,
+    "data": _looked_at_data,
     "step": _stepped,
     "plan": _planned,
     "oom": _ran_out,

@@ -22,6 +22,7 @@ from memfit.runs.protections import keep_ladder
 from memfit.runs.watchers import watched_by
 from memfit.supervision import callbacks, internals, randomness
 from memfit.supervision.desks import Desk, tell
+from memfit.supervision.feeds import Feeds
 from memfit.supervision.files import Array
 from memfit.supervision.journals import read_lines
 from memfit.supervision.pipelines import has_state
@@ -45,7 +46,8 @@ class Training:
         self._desk, self._number, self._model = desk, number, model
         self._fingerprint = fingerprint_of(model)  # before its data builds what is not built yet
         self._callbacks_given, self._callbacks = callbacks.listed(given.get("callbacks"))
-        self._given = {**given, "callbacks": self._callbacks_given}
+        self._feeds = Feeds(desk, number, given)
+        self._given = {**given, **self._feeds.pipelines, "callbacks": self._callbacks_given}
         self._saved: Contents | None = None
         self._plan: Plan | None = None  # of an earlier attempt
         self._is_to_be_restored = False
@@ -71,6 +73,7 @@ class Training:
         if self._saved is not None:
             self._go_on_from(self._saved)
             given["initial_epoch"] = given.get("initial_epoch", 0) + self.position.epochs
+        self._feeds.look()
         self._started_with = randomness.random_state()
         says = {"training": self._number, "epochs": self.position.epochs, "batches": self.position.batches}
         self._desk.journal.write("training", **says, steps=self._steps)

@@ -105,9 +105,8 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> Ar
 
 def _temporary_folder() -> str:
     """Where large files go: /tmp is often in memory, /var/tmp is not."""
-    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK | os.X_OK):
-        return "/var/tmp"
-    return tempfile.gettempdir()
+    wanted = os.environ.get("TMPDIR", "/var/tmp")
+    return wanted if os.access(wanted, os.W_OK | os.X_OK) else tempfile.gettempdir()
 
 
 def not_an_array(where: str, reason: str, expected: str) -> InvalidStream:

@@ -15,7 +15,7 @@ import numpy as np
 
 from memfit.data.columns import check_rows
 from memfit.data.groups import Group, GroupedColumn
-from memfit.data.sources import Array, Indices, Unreadable
+from memfit.data.sources import Array, Indices, Unreadable, empty_rows
 
 _DEFLATE, _SHUFFLE = 1, 2  # as HDF5 numbers its filters
 
@@ -75,11 +75,12 @@ class PlainColumn:
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices."""
-        rows = np.full((len(indices), *self.shape[1:]), self._fill, self._stored)
+        rows = empty_rows(len(indices), self.shape[1:], self._stored)
         flat = rows.reshape(len(indices), -1).view(np.uint8)
         chunks, places = np.divmod(indices, self._chunk_size)
         offsets = self._offsets[chunks]
         begins = offsets + places * self._row_bytes
+        rows[offsets < 0] = self._fill
         for row in np.flatnonzero(offsets >= 0).tolist():
             found = self._file[begins[row] : begins[row] + self._row_bytes]
             if len(found) < self._row_bytes:

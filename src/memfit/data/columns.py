@@ -12,7 +12,7 @@ import tensorflow as tf
 from memfit.data.budgets import Sizes
 from memfit.data.groups import GroupedColumn, arrange
 from memfit.data.options import Options
-from memfit.data.sources import Array, Indices, Spec, Unreadable
+from memfit.data.sources import Array, Indices, Spec, Unreadable, empty_rows
 from memfit.data.streams import Stream, open_stream
 from memfit.errors import InvalidStream, NoData
 
@@ -45,7 +45,10 @@ class MappedColumn:
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices."""
-        return np.take(self._array, indices, axis=0).astype(self.dtype, copy=False)
+        rows = empty_rows(len(indices), self.shape[1:], self._array.dtype)
+        # Any other mode than "raise" writes into the rows at once; TensorFlow's indices are right.
+        np.take(self._array, indices, axis=0, out=rows, mode="clip")
+        return rows.astype(self.dtype, copy=False)
 
     def name(self, index: int) -> str:
         """Its number and the array it is in."""
@@ -66,7 +69,7 @@ class SlicedColumn:
     def _can_take_indices(self) -> bool:
         try:
             found: Any = np.shape(self._array[np.unique([0, self.shape[0] - 1])])
-        except (IndexError, TypeError, ValueError, OSError):
+        except (AttributeError, IndexError, NotImplementedError, OSError, TypeError, ValueError):
             return False
         return bool(found == (min(2, self.shape[0]), *self.shape[1:]))
 

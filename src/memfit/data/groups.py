@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memfit.data.budgets import OVERHEAD_BYTES
 from memfit.data.options import Options
 from memfit.data.orders import Groups
-from memfit.data.sources import Array, Indices, Unreadable
+from memfit.data.sources import Array, Indices, Unreadable, empty_rows
 
 logger = logging.getLogger("memfit")
 
-_SHARE = 4  # one part in so many of the RAM is for groups that are kept
+_SHARE = 4  # one part in so many of the RAM beyond TensorFlow's own is for groups that are kept
 _SMALL = 8  # targets that take less than one part in so many of that are kept whole
 _MOST_MIXED = 64
 _MOST_IN_A_ROW = 16
@@ -120,7 +121,7 @@ class GroupedColumn(ABC):
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices; each group is read once."""
-        rows = np.empty((len(indices), *self.shape[1:]), self.dtype)
+        rows = empty_rows(len(indices), self.shape[1:], self.dtype)
         numbers = np.searchsorted(self._ends, indices, side="right")
         order = np.argsort(numbers, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
@@ -142,11 +143,13 @@ class GroupedColumn(ABC):
 def arrange(inputs: object, columns: Sequence[GroupedColumn], options: Options) -> tuple[int, Groups | None]:
     """Let columns keep groups within their share of the RAM; what these take, and how groups are mixed."""
     several = [column for column in columns if column.group_size > 1]  # of one row, nothing else follows
-    small_bytes = options.ram_bytes // _SHARE // _SMALL
-    small = [column for column in several if column is not inputs and column.total_bytes <= small_bytes]
+    share_bytes = max(0, options.ram_bytes - OVERHEAD_BYTES) // _SHARE
+    small = [
+        column for column in several if column is not inputs and column.total_bytes <= share_bytes // _SMALL
+    ]
     large = [column for column in several if column not in small]
     kept_bytes = sum(column.keep(len(column.sizes)) for column in small)
-    left_bytes = max(0, options.ram_bytes // _SHARE - kept_bytes)
+    left_bytes = share_bytes - kept_bytes
     if not large:
         return kept_bytes, None
     if options.shuffle is True:
@@ -154,8 +157,9 @@ def arrange(inputs: object, columns: Sequence[GroupedColumn], options: Options) 
     needed = [_needed(column, large[0]) for column in large]
     together_bytes = sum(count * column.group_bytes for count, column in zip(needed, large, strict=True))
     most = _MOST_MIXED if options.shuffle else _MOST_IN_A_ROW
-    window = max(1, min(most, left_bytes // together_bytes))
-    kept_bytes += sum(column.keep(window * count) for count, column in zip(needed, large, strict=True))
+    # Blocks are read ahead: while some still need one window, others begin the next.
+    window = max(1, min(most, left_bytes // together_bytes // 2))
+    kept_bytes += sum(column.keep(2 * window * count) for count, column in zip(needed, large, strict=True))
     return kept_bytes, Groups(large[0].sizes, window)
 
 

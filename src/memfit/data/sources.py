@@ -15,6 +15,8 @@ import tensorflow as tf
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
+_ALIGNMENT = 64
+
 
 class Spec(NamedTuple):
     """Type and shape of one part of an element; texts and encoded bytes are tf.string."""
@@ -65,6 +67,14 @@ class Unreadable(Exception):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
         self.where, self.reason = where, reason
+
+
+def empty_rows(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Room for rows that begins where TensorFlow wants arrays to begin, so that it takes them as they are."""
+    size = dtype.itemsize * count * int(np.prod(shape, dtype=np.int64))
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    return room[begin : begin + size].view(dtype).reshape(count, *shape)
 
 
 Called = Callable[..., tuple[Array, ...]]

@@ -26,6 +26,8 @@ _FOR_PNG, _APART = len(_RATIOS), len(_RATIOS) + 1
 # directory in them. An orientation other than upright is one number of 16 bits there, in either byte order.
 _EXIF_BYTES = 2048
 _ORIENTATION = 0x0112
+# Most JPEG files begin with a JFIF segment and a table behind it, where Exif data would have its name.
+_IS_PLAIN = r"\C{6}JFIF\C{14}\x00\C*"
 _IS_TURNED = (
     r"\C*(?:\x12\x01\x03\x00\x01\x00\x00\x00[\x02-\x08]\x00"
     r"|\x01\x12\x00\x03\x00\x00\x00\x01\x00[\x02-\x08])\C*"
@@ -70,14 +72,34 @@ class Decoder:
     def in_graph(self, apart: Callable[[Any], Any], share_bytes: int) -> Callable[[Any], Any]:
         """In a graph: images that take no more than their share at once, all else with another function."""
 
-        def decode(encoded: Any) -> Any:
+        def any_image(encoded: Any) -> Any:
             branches = [functools.partial(self._at_ratio, encoded, ratio) for ratio in _RATIOS]
             branches.append(functools.partial(self._png, encoded))
             branches.append(functools.partial(apart, encoded))
-            image = tf.switch_case(self._branch(encoded, share_bytes), branches)
+            return tf.switch_case(self._branch(encoded, share_bytes), branches)
+
+        # TensorFlow walks through branches that are not taken, operation by operation. As a function that is
+        # called, they are one.
+        other = tf.function(any_image, autograph=False, experimental_attributes={"_noinline": True})
+
+        def decode(encoded: Any) -> Any:
+            image = tf.cond(
+                tf.strings.regex_full_match(encoded, _IS_PLAIN),
+                lambda: self._plain(encoded, other),
+                lambda: other(encoded),
+            )
             return tf.ensure_shape(image, self.spec.shape)
 
-        return decode
+        return decode if self.channels < 4 else other
+
+    def _plain(self, encoded: Any, other: Callable[[Any], Any]) -> Any:
+        """A JPEG that stands upright: if it has the right size already, there is nothing more to do."""
+        shape = (self.height, self.width, self.channels)
+        return tf.cond(
+            tf.reduce_all(tf.equal(tf.image.extract_jpeg_shape(encoded), shape)),
+            lambda: tf.cast(tf.io.decode_jpeg(encoded, channels=self.channels), self.dtype),
+            lambda: other(encoded),
+        )
 
     def _at_ratio(self, encoded: Any, ratio: int) -> Any:
         image = tf.io.decode_jpeg(encoded, channels=min(self.channels, 3), ratio=ratio)

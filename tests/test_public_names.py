@@ -33,6 +33,10 @@ def test_public_names_are_pinned() -> None:
         "limit_in_force", "load_keras", "load_tensorflow", "measure_peak", "pool_bytes", "process_bytes",
         "read_oom", "reserve_bytes", "reset_peak", "run_in_child", "runtime_started",
     ]  # fmt: skip
+    assert memfit.data.__all__ == [
+        "check", "explain", "from_arrays", "from_generator", "from_hdf5", "from_images", "from_parquet",
+        "from_tfrecords", "pack", "verify_pack",
+    ]  # fmt: skip
 
 
 def test_every_public_name_exists() -> None:
@@ -54,6 +58,7 @@ def _loaded_after(code: str) -> set[str]:
 def test_importing_memfit_is_light() -> None:
     heavy = {"tensorflow", "keras", "numpy", "rich", "psutil", "click"}
     assert not heavy & _loaded_after("import memfit")
+    assert "tensorflow" not in _loaded_after("import memfit; memfit.data")
 
 
 def test_help_and_version_are_light() -> None:

@@ -19,6 +19,7 @@ Decode = Callable[..., tuple[Any, ...]]  # the parts of one element as they are 
 Finish = Callable[..., Any]  # the parts of a batch -> what the user gets
 
 _PLACE = Spec(tf.int64)
+_MOST_READ, _LITTLE_BYTES = 512, 256 << 10
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class Stream:
         options = self.options
         groups = self.groups if options.shuffle == "groups" else None
         return Order(self.source.length, bool(options.shuffle), options.seed, options.start, groups)
+
+    @property
+    def read_size(self) -> int:
+        """How many elements are read at once: a batch, or more where that is little before decoding."""
+        size = self.options.block_size
+        if self.decode is None:
+            return size
+        return max(size, min(_MOST_READ, _LITTLE_BYTES // max(1, self.sizes.raw_bytes)))
 
     def allotment(self) -> Allotment:
         """How wide its parts may be."""
@@ -79,7 +88,7 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
         kept, *parts = call(reads, specs, positions, indices)
         return tf.fill(tf.shape(kept), marker), kept, *parts
 
-    blocks = order.blocks(size).map(read, num_parallel_calls=parallel, deterministic=True)
+    blocks = order.blocks(stream.read_size).map(read, num_parallel_calls=parallel, deterministic=True)
     decode = stream.decode
     if decode is None:  # a block that has lost elements is no batch, and one that has lost all is no end
         return blocks if stream.options.on_error == "raise" else blocks.unbatch().batch(size)

@@ -156,7 +156,7 @@ def _orders(epochs: int, count: int) -> list[list[int]]:
     from memfit.data.orders import Order
 
     order, positions = Order(count, True, 7, 0), tf.range(count, dtype=tf.int64)
-    markers = order.blocks(1).map(lambda marker, *_: marker).take(1).repeat(epochs)
+    markers = order.blocks(1).map(lambda markers, *_: markers[0]).take(1).repeat(epochs)
     return [order.indices(marker, positions).numpy().tolist() for marker in markers]
 
 

@@ -46,6 +46,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def decoders() -> int:
+    """How many elements are decoded at a time: twice the cores, so that a wait for one stops nobody."""
+    return 2 * cores()
+
+
 def least_bytes(sizes: Sizes, batch_size: int) -> int:
     """What the narrowest stream takes."""
     return _with(sizes, batch_size, 1, 1, 0).total_bytes

@@ -75,7 +75,7 @@ def _threads(allotment: Allotment) -> str:
     if allotment.window:
         return "1 thread reads: elements come one after the other."
     words = "1 thread reads and decodes" if count == 1 else f"{count} threads read and decode"
-    why = "as many as there are cores" if count >= cores() else "more would not stay within ram"
+    why = "more would bring nothing" if count >= cores() else "more would not stay within ram"
     return f"{words}: {why}."
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from memfit.data.budgets import Sizes, allot, cores
+from memfit.data.budgets import Sizes, allot, decoders
 from memfit.data.decoding import Decoder
 from memfit.data.options import Options
 from memfit.data.sources import Array, Indices, Spec, call, register
@@ -59,7 +59,7 @@ class Giants:
 
 def guarded(decoder: Decoder, sizes: Sizes, options: Options) -> tuple[Any, int]:
     """A decoder for a stream, and the number to release with its dataset."""
-    allotment = allot(sizes, batch_size=options.block_size, ram_bytes=options.ram_bytes, width=cores())
+    allotment = allot(sizes, batch_size=options.block_size, ram_bytes=options.ram_bytes, width=decoders())
     spare_bytes = options.ram_bytes - allotment.total_bytes
     return Giants(decoder, sizes.working_bytes, sizes.working_bytes + spare_bytes).in_graph()
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 as_written = tf.autograph.experimental.do_not_convert
 
 _ROUNDS = 8
+_COMPUTED = 4096
 _SALT = 0x6D656D66
 Permutation = Callable[[Any], Any]  # positions of an epoch -> indices of elements
 
@@ -45,14 +46,16 @@ class Order(NamedTuple):
     groups: Groups | None = None
 
     def blocks(self, size: int) -> Any:
-        """A dataset of (marker, positions, indices): which epoch it is, and up to `size` elements.
+        """A dataset of (markers, positions, indices): which epoch it is, and up to `size` elements.
 
         Only the first iteration begins at the start; later ones are whole epochs.
         """
         markers = _markers(self.seed)
         for _ in range(self.start // self.length):
             next(iter(markers))
-        return markers.flat_map(as_written(lambda marker: self._epoch(marker, size)))
+        # Many blocks are computed at once, and cut then: TensorFlow takes its time to call a function.
+        many = size * max(1, _COMPUTED // size)
+        return markers.flat_map(as_written(lambda marker: self._epoch(marker, many))).rebatch(size)
 
     def first(self, marker: Any) -> Any:
         """The position at which an epoch begins."""
@@ -64,7 +67,7 @@ class Order(NamedTuple):
 
         def block(begin: Any) -> tuple[Any, Any, Any]:
             positions = tf.range(begin, tf.minimum(begin + size, self.length), dtype=tf.int64)
-            return marker, positions, permutation(positions)
+            return tf.fill(tf.shape(positions), marker), positions, permutation(positions)
 
         return tf.data.Dataset.range(self.first(marker), self.length, size).map(as_written(block))
 

@@ -173,8 +173,8 @@ def open_passage(passage: Passage, options: Options, finish: Finish) -> Any:
     window_bytes = allotment.window * max(1, passage.element_bytes) if options.shuffle else None
     reads = register(Passes(passage, window_bytes).read)
 
-    def read(marker: Any, positions: Any, _: Any) -> tuple[Any, ...]:
-        return call(reads, passage.specs, positions, tf.fill(tf.shape(positions), marker))
+    def read(markers: Any, positions: Any, _: Any) -> tuple[Any, ...]:
+        return call(reads, passage.specs, positions, markers)
 
     batches = course.order.blocks(options.batch_size or 1).map(read)
     batches = batches.take_while(lambda first, *_: tf.shape(first)[0] > 0).map(finish)

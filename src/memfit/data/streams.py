@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.data.budgets import Allotment, Sizes, allot, cores
+from memfit.data.budgets import Allotment, Sizes, allot, cores, decoders
 from memfit.data.keeping import keep
 from memfit.data.losses import Losses
 from memfit.data.options import Options
@@ -57,7 +57,7 @@ class Stream:
             self.sizes,
             batch_size=self.options.block_size,
             ram_bytes=self.options.ram_bytes,
-            width=cores(),
+            width=cores() if self.decode is None else decoders(),
         )
 
 
@@ -84,9 +84,9 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
     size = stream.options.block_size
 
     @as_written  # type: ignore[untyped-decorator]
-    def read(marker: Any, positions: Any, indices: Any) -> tuple[Any, ...]:
+    def read(markers: Any, positions: Any, indices: Any) -> tuple[Any, ...]:
         kept, *parts = call(reads, specs, positions, indices)
-        return tf.fill(tf.shape(kept), marker), kept, *parts
+        return markers[: tf.size(kept)], kept, *parts
 
     blocks = order.blocks(stream.read_size).map(read, num_parallel_calls=parallel, deterministic=True)
     decode = stream.decode

@@ -21,15 +21,16 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from _groups import memory_group, within
 from _processes import QUIET
 from _results import write_results
 
@@ -79,22 +80,11 @@ class Run:
 
     def start(self, *arguments: str, options: tuple[str, ...] = (), group: Path | None = None) -> None:
         """Start it, in a memory cgroup if there is one."""
-        join = () if group is None else ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
-        ours = ("--budget", self.script.budget, "--checkpoints", str(self.checkpoints))
+        ours = ("--budget", self.script.budget, "--checkpoints", str(self.checkpoints), *self.script.options)
         script = (str(self.script.path), "--save", str(self.saved), *arguments)
         with (self.folder / "output").open("ab") as output:
             self.process = subprocess.Popen(
-                [
-                    *join,
-                    sys.executable,
-                    "-m",
-                    "memfit",
-                    "run",
-                    *ours,
-                    *self.script.options,
-                    *options,
-                    *script,
-                ],
+                within(group, [sys.executable, "-m", "memfit", "run", *ours, *options, *script]),
                 cwd=self.folder,
                 env={**os.environ, **QUIET, "MEMFIT_HOME": str(self._home)},
                 stdout=output,
@@ -290,31 +280,12 @@ def _dies_of_memory(trouble: str) -> Case:
 
     def case(bench: Bench, chance: random.Random) -> tuple[Run, int]:
         run, at = bench.new_run(), chance.randrange(10, bench.reference.steps - 20)
-        with _memory_group(GROUP_BYTES if trouble == "grow" else None) as group:
+        with memory_group(GROUP_BYTES if trouble == "grow" else None) as group:
             run.start("--trouble", trouble, "--at", str(at), group=group)
             run.finish()
         return run, len(run.deaths())
 
     return case
-
-
-@contextmanager
-def _memory_group(limit_bytes: int | None) -> Iterator[Path | None]:
-    """A memory cgroup of our own, v1 or v2."""
-    if limit_bytes is None:
-        yield None
-        return
-    version_1 = Path("/sys/fs/cgroup/memory")
-    root, limit = (
-        (version_1, "memory.limit_in_bytes") if version_1.is_dir() else (version_1.parent, "memory.max")
-    )
-    group = root / f"memfit-kills-{os.getpid()}-{time.monotonic_ns()}"
-    group.mkdir()
-    try:
-        (group / limit).write_text(str(limit_bytes))
-        yield group
-    finally:
-        group.rmdir()
 
 
 ALL = tuple(SCRIPTS)

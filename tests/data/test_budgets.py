@@ -9,7 +9,7 @@ MIB = 1 << 20
 SIZES = Sizes(held_bytes=MIB, raw_bytes=1000, working_bytes=MIB, element_bytes=300_000)
 
 
-@pytest.mark.parametrize("ram_mebibytes", [96, 128, 256, 1024])
+@pytest.mark.parametrize("ram_mebibytes", [112, 128, 256, 1024])
 def test_all_parts_together_stay_within_the_ram(ram_mebibytes: int) -> None:
     allotment = allot(SIZES, batch_size=32, ram_bytes=ram_mebibytes * MIB, width=8)
     assert sum(size for _, size in allotment.parts) == allotment.total_bytes <= ram_mebibytes * MIB
@@ -18,7 +18,7 @@ def test_all_parts_together_stay_within_the_ram(ram_mebibytes: int) -> None:
 
 
 def test_more_ram_makes_a_stream_wider_first_and_deeper_then() -> None:
-    widths = [allot(SIZES, batch_size=32, ram_bytes=ram * MIB, width=4) for ram in (80, 90, 130, 400)]
+    widths = [allot(SIZES, batch_size=32, ram_bytes=ram * MIB, width=4) for ram in (112, 116, 140, 500)]
     assert [(a.parallel, a.prefetch) for a in widths] == sorted((a.parallel, a.prefetch) for a in widths)
     assert widths[0].prefetch == 1
     assert widths[-1].parallel == 4

@@ -133,6 +133,7 @@ def _kept(path: str) -> dict[str, Any]:
     import numpy as np
 
     import memfit
+    from memfit.data.budgets import _SLACK
     from memfit.data.chunks import ChunkedColumn
 
     messages: list[str] = []
@@ -157,7 +158,7 @@ def _kept(path: str) -> dict[str, Any]:
         rows = sum(len(batch) for batch in dataset)
         found[str(shuffle)] = [rows, len(set(loads)), len(loads)]
         parts = dict(dataset.memfit_stream.allotment().parts)
-        found[f"kept by {shuffle}"] = round(parts["groups that are kept"] / 1.25) >> 20
+        found[f"kept by {shuffle}"] = round(parts["groups that are kept"] / _SLACK) >> 20
     try:
         memfit.data.from_hdf5(path, shuffle="groups", batch_size=1, ram="26MiB")
     except memfit.errors.RamTooSmall as error:

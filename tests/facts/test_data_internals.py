@@ -41,8 +41,8 @@ def _use_them() -> dict[str, Any]:
             numbers.padded_batch(4),
             numbers.window(9),
             numbers.map(lambda x: x, num_parallel_calls=6),
-            numbers.interleave(lambda x: tf.data.Dataset.range(x), cycle_length=5, block_length=2),
-            numbers.interleave(lambda x: tf.data.Dataset.range(x), cycle_length=5, num_parallel_calls=2),
+            numbers.interleave(tf.data.Dataset.range, cycle_length=5, block_length=2),
+            numbers.interleave(tf.data.Dataset.range, cycle_length=5, num_parallel_calls=2),
             numbers.cache(),
             numbers.cache("a/file"),
         )

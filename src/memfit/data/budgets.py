@@ -9,7 +9,8 @@ from memfit.errors import RamTooSmall
 
 # What TensorFlow's threads and the allocator of the C library hold on top of what is counted.
 OVERHEAD_BYTES = 24 << 20
-_SLACK = 1.25
+# Threads keep memory of tensors that they have let go, for the next ones: most of it those that decode.
+_SLACK, _DECODING_SLACK = 1.5, 2.0
 MOST_PREFETCHED = 8
 _USERS = 2  # batches in the hands of whoever trains: the one it has, and the one it is given
 
@@ -84,9 +85,9 @@ def _with(sizes: Sizes, batch_size: int, parallel: int, prefetch: int, window: i
     counted = {
         "groups that are kept": sizes.kept_bytes,
         "reading": 2 * parallel * batch_size * sizes.raw_bytes,
-        "decoding": parallel * (sizes.working_bytes + sizes.element_bytes),
+        "decoding": parallel * (sizes.working_bytes + sizes.element_bytes) * _DECODING_SLACK / _SLACK,
         "shuffle window": window * sizes.raw_bytes,
-        "batch being filled": batch_bytes,
+        "batches being filled": (1 + -(-parallel // batch_size)) * batch_bytes,
         "batches that wait": prefetch * batch_bytes,
         "batches in use": _USERS * batch_bytes,
     }

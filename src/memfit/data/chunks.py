@@ -15,7 +15,7 @@ import numpy as np
 
 from memfit.data.columns import check_rows
 from memfit.data.groups import Group, GroupedColumn
-from memfit.data.sources import Array, Indices, Unreadable, empty_rows
+from memfit.data.sources import Array, Indices, Rooms, Unreadable
 
 _DEFLATE, _SHUFFLE = 1, 2  # as HDF5 numbers its filters
 
@@ -65,7 +65,7 @@ class PlainColumn:
         self.dtype, self.shape = check_rows(dataset.dtype, dataset.shape, where)
         self._stored, self._fill = dataset.dtype, dataset.fillvalue
         self._chunk_size, self._offsets = chunks.shape[0], chunks.offsets.reshape(-1)
-        self._file, self._where = file, where
+        self._file, self._where, self._rooms = file, where, Rooms()
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     @property
@@ -75,7 +75,7 @@ class PlainColumn:
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices."""
-        rows = empty_rows(len(indices), self.shape[1:], self._stored)
+        rows = self._rooms.rows(len(indices), self.shape[1:], self._stored)
         flat = rows.reshape(len(indices), -1).view(np.uint8)
         chunks, places = np.divmod(indices, self._chunk_size)
         offsets = self._offsets[chunks]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from memfit.data.budgets import Sizes
 from memfit.data.groups import GroupedColumn, arrange
 from memfit.data.options import Options
-from memfit.data.sources import Array, Indices, Spec, Unreadable, empty_rows
+from memfit.data.sources import Array, Indices, Rooms, Spec, Unreadable
 from memfit.data.streams import Stream, open_stream
 from memfit.errors import InvalidStream, NoData
 
@@ -42,10 +42,11 @@ class MappedColumn:
     def __init__(self, array: Array, where: str) -> None:
         self.dtype, self.shape = check_rows(array.dtype, array.shape, where)
         self._array, self._where = np.asarray(array), where
+        self._rooms = Rooms()
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices."""
-        rows = empty_rows(len(indices), self.shape[1:], self._array.dtype)
+        rows = self._rooms.rows(len(indices), self.shape[1:], self._array.dtype)
         # Any other mode than "raise" writes into the rows at once; TensorFlow's indices are right.
         np.take(self._array, indices, axis=0, out=rows, mode="clip")
         return rows.astype(self.dtype, copy=False)

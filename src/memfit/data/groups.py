@@ -15,7 +15,7 @@ import numpy as np
 from memfit.data.budgets import OVERHEAD_BYTES
 from memfit.data.options import Options
 from memfit.data.orders import Groups
-from memfit.data.sources import Array, Indices, Unreadable, empty_rows
+from memfit.data.sources import Array, Indices, Rooms, Unreadable
 
 logger = logging.getLogger("memfit")
 
@@ -71,7 +71,7 @@ class GroupedColumn(ABC):
         self.where, self.dtype, self.sizes = where, dtype, sizes
         self._ends = np.cumsum(sizes)
         self.shape = (int(self._ends[-1]), *row_shape)
-        self._kept = KeptGroups()
+        self._kept, self._rooms = KeptGroups(), Rooms()
 
     @abstractmethod
     def load(self, number: int) -> Group:
@@ -121,7 +121,7 @@ class GroupedColumn(ABC):
 
     def take(self, indices: Indices) -> Array:
         """The rows with these indices; each group is read once."""
-        rows = empty_rows(len(indices), self.shape[1:], self.dtype)
+        rows = self._rooms.rows(len(indices), self.shape[1:], self.dtype)
         numbers = np.searchsorted(self._ends, indices, side="right")
         order = np.argsort(numbers, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):

@@ -52,6 +52,13 @@ class Losses:
                     continue
             return np.array(kept, np.int64), *self._joined(rows)
 
+    def read_all(self, positions: Indices, indices: Indices) -> tuple[Array, ...]:
+        """All elements, their positions first; the first that cannot be read is raised."""
+        try:
+            return positions, *self._source.read(indices)
+        except Unreadable:
+            raise self._first_damaged(indices) from None
+
     def _joined(self, rows: list[tuple[Array, ...]]) -> list[Array]:
         if rows:
             return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
@@ -60,10 +67,13 @@ class Losses:
     def report(self, positions: Indices, place: Indices) -> tuple[Array, ...]:
         """Positions between begin and end may be missing: raise, or remember them; the end once more."""
         marker, begin, end = place
-        for index in self._indices(marker, np.setdiff1d(np.arange(begin, end), positions)):
+        missing = self._indices(marker, np.setdiff1d(np.arange(begin, end), positions))
+        if len(missing) and self._on_error == "raise":
+            raise self._first_damaged(missing)
+        for index in missing:
             found = self._why(int(index))
-            if self._on_error == "raise":
-                raise DamagedData(found.where, found.reason)
+            if found is None:
+                raise self._damaged_once(int(index))
             with self._lock:
                 self.skipped[int(index)] = found
                 self._in_epoch += 1
@@ -79,7 +89,19 @@ class Losses:
         found: Indices = self._order.indices(tf.constant(marker), tf.constant(positions)).numpy()
         return found
 
-    def _why(self, index: int) -> Unreadable:
+    def _first_damaged(self, indices: Indices) -> DamagedData:
+        """What is wrong with the first of these that cannot be read or decoded; others went with it."""
+        for index in indices:
+            found = self._why(int(index))
+            if found is not None:
+                return DamagedData(found.where, found.reason)
+        return self._damaged_once(int(indices[0]))
+
+    def _damaged_once(self, index: int) -> DamagedData:
+        return DamagedData(self._source.name(index), "it failed once and works now, as when memory is short")
+
+    def _why(self, index: int) -> Unreadable | None:
+        """What is wrong with an element; None where nothing is."""
         where = self._source.name(index)
         try:
             parts = self._source.read(np.array([index], np.int64))
@@ -89,7 +111,7 @@ class Losses:
             return error
         except (tf.errors.OpError, ValueError) as error:
             return Unreadable(where, first_line(error))
-        raise DamagedData(where, "it failed once and works now, as when memory is short")
+        return None
 
     def _tell(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import weakref
@@ -69,12 +70,32 @@ class Unreadable(Exception):
         self.where, self.reason = where, reason
 
 
-def empty_rows(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Room for rows that begins where TensorFlow wants arrays to begin, so that it takes them as they are."""
-    size = dtype.itemsize * count * int(np.prod(shape, dtype=np.int64))
-    room = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % _ALIGNMENT
-    return room[begin : begin + size].view(dtype).reshape(count, *shape)
+class Rooms:
+    """Memory for rows, used again once nobody has the rows in it any more.
+
+    To get new memory from the system takes as long as to fill it with rows. They begin where TensorFlow wants
+    arrays to begin, so that it takes them as they are.
+    """
+
+    def __init__(self) -> None:
+        self._free: collections.deque[bytearray] = collections.deque()
+
+    def rows(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Room for so many rows."""
+        size = dtype.itemsize * count * int(np.prod(shape, dtype=np.int64))
+        room = self._room(size + _ALIGNMENT)
+        begin = -np.frombuffer(room, np.uint8).ctypes.data % _ALIGNMENT
+        # Views of an array keep it, and not what it lies in, since that is no array.
+        rows: Array = np.ndarray((count, *shape), dtype, room, begin)
+        weakref.finalize(rows, self._free.append, room).atexit = False
+        return rows
+
+    def _room(self, size: int) -> bytearray:
+        try:
+            room = self._free.pop()
+        except IndexError:
+            return bytearray(size)
+        return room if len(room) >= size else bytearray(size)
 
 
 Called = Callable[..., tuple[Array, ...]]

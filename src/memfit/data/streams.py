@@ -66,9 +66,12 @@ def open_stream(stream: Stream) -> Any:
     stream = keep(stream) if stream.options.cache else stream
     allotment, order = stream.allotment(), stream.order
     losses = Losses(stream.source, stream.decode, order, stream.options.on_error)
-    reads, reports = register(losses.read), register(losses.report)
-    batches = _batches(stream, order, reads, allotment.parallel)
-    seen = _looked_at(stream, order, batches, reports)
+    is_whole = stream.decode is None and stream.options.on_error == "raise"
+    reads, reports = register(losses.read_all if is_whole else losses.read), register(losses.report)
+    if is_whole:
+        seen = _whole_batches(stream, order, reads, allotment.parallel)
+    else:
+        seen = _looked_at(stream, order, _batches(stream, order, reads, allotment.parallel), reports)
     can_differ = order.start % order.length or stream.options.on_error == "skip"
     dataset = deliver(seen, stream.options, None if can_differ else order.length)
     dataset = dataset.prefetch(allotment.prefetch)
@@ -76,6 +79,18 @@ def open_stream(stream: Stream) -> Any:
         release_with(dataset, number)
     dataset.memfit_stream, dataset.memfit_losses = stream, losses
     return dataset
+
+
+def _whole_batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
+    """What users get where nothing is decoded: reading raises what is wrong, so that nothing is missing."""
+    specs, finish = (_PLACE, *stream.source.specs), stream.finish
+
+    @as_written  # type: ignore[untyped-decorator]
+    def read(_: Any, positions: Any, indices: Any) -> Any:
+        return finish(*call(reads, specs, positions, indices)[1:])
+
+    blocks = order.blocks(stream.options.block_size)
+    return blocks.map(read, num_parallel_calls=parallel, deterministic=True)
 
 
 def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
@@ -91,15 +106,18 @@ def _batches(stream: Stream, order: Order, reads: int, parallel: int) -> Any:
     blocks = order.blocks(stream.read_size).map(read, num_parallel_calls=parallel, deterministic=True)
     decode = stream.decode
     if decode is None:  # a block that has lost elements is no batch, and one that has lost all is no end
-        return blocks if stream.options.on_error == "raise" else blocks.unbatch().batch(size)
+        return blocks.unbatch().batch(size)
 
     @as_written  # type: ignore[untyped-decorator]
     def decoded(marker: Any, position: Any, *parts: Any) -> tuple[Any, ...]:
         return marker, position, *decode(*parts)
 
     elements = blocks.unbatch().map(decoded, num_parallel_calls=parallel, deterministic=True)
-    elements = elements.ignore_errors()
     augment = stream.augment
+    if augment is None and stream.options.on_error == "raise":
+        # TensorFlow decodes right into the batch. One that fails is missing as a whole, and so the end.
+        return elements.batch(size).ignore_errors()
+    elements = elements.ignore_errors()
     if augment is not None:
         elements = elements.map(
             lambda marker, position, image, *rest: (marker, position, augment(image), *rest),

@@ -131,3 +131,6 @@ __all__ = [
     "WrongPlan",
     "WrongTarget",
 ]
+
+for _name in __all__:  # tracebacks call them by the name under which they are imported
+    globals()[_name].__module__ = __name__

@@ -25,6 +25,12 @@ def _open(kind: str, path: Path, ram: int) -> Any:
         return memfit.data.from_tfrecords(path, size=(SIDE, SIDE), y="input", dtype="uint8", **common)
     if kind == "memmap":
         return memfit.data.from_arrays(path, "input", **common)
+    if kind == "generator":
+        rows = np.load(path, mmap_mode="r")
+        return memfit.data.from_generator(lambda: ((row, row) for row in rows), length=len(rows), **common)
+    if kind == "parquet":
+        rows = memfit.data.from_parquet(path, x="x", **common)
+        return rows.map(lambda x: (tf.reshape(x, (-1, SIDE, SIDE, 3)),) * 2)
     return memfit.data.from_hdf5(path, x="x", y="input", **common)
 
 

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -21,9 +22,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
 from memfit.errors import ChildFailed
 
 _SECONDS = 600  # no test takes as long
+# A process that runs out of memory waits ten seconds each time, but not many times in a row.
+_LOOK_SECONDS, _MOST_IDLE_SECONDS, _LEAST_WORK_SECONDS = 20.0, 140.0, 0.02
 _one_at_a_time = threading.Lock()
 _starters: dict[frozenset[tuple[str, str]], tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
@@ -36,6 +41,27 @@ def run_in_fork(
     environment: Mapping[str, str],
 ) -> Any:
     """What `memfit.devices.run_in_child` does, without importing TensorFlow anew."""
+    try:
+        return _run_once(function, arguments, limit_bytes, environment)
+    except _Stuck:
+        print(f"{function.__qualname__} does nothing any more; once again.", file=sys.stderr)
+        return _run_once(function, arguments, limit_bytes, environment)
+
+
+class _Stuck(Exception):
+    """A child that waits for something that never comes.
+
+    Very rarely two threads of TensorFlow's wait in its allocator for memory to be returned, and none of them
+    ever wakes up.
+    """
+
+
+def _run_once(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    limit_bytes: int | None,
+    environment: Mapping[str, str],
+) -> Any:
     job = {
         "module": function.__module__,
         "file": sys.modules[function.__module__].__file__,
@@ -56,6 +82,7 @@ def run_in_fork(
         try:
             jobs.write(json.dumps(job).encode() + b"\n")
             jobs.flush()
+            _wait_for(pid, answers.fileno())
             line = answers.readline()
             jobs.close()
             answers.read()  # until it has ended
@@ -73,6 +100,19 @@ def run_in_fork(
             function.__qualname__, exit_code=None, last_lines=answer["error"].splitlines()[-12:]
         )
     return answer["result"]
+
+
+def _wait_for(pid: int, answers: int) -> None:
+    """Wait until a child has something to say, or for as long as it does something."""
+    before, idle = -1.0, 0
+    while not select.select([answers], [], [], _LOOK_SECONDS)[0]:
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            now = times.user + times.system
+            idle = idle + 1 if now - before < _LEAST_WORK_SECONDS else 0
+            before = now
+            if idle * _LOOK_SECONDS >= _MOST_IDLE_SECONDS:
+                raise _Stuck
 
 
 def starter_pids() -> set[int]:

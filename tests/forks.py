@@ -28,7 +28,8 @@ from memfit.errors import ChildFailed
 
 _SECONDS = 600  # no test takes as long
 # A process that runs out of memory waits ten seconds each time, but not many times in a row.
-_LOOK_SECONDS, _MOST_IDLE_SECONDS, _LEAST_WORK_SECONDS = 20.0, 140.0, 0.02
+_LOOK_SECONDS, _MOST_IDLE_SECONDS, _LEAST_WORK_SECONDS = 15.0, 75.0, 0.02
+_ATTEMPTS = 3
 _one_at_a_time = threading.Lock()
 _starters: dict[frozenset[tuple[str, str]], tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
@@ -41,18 +42,19 @@ def run_in_fork(
     environment: Mapping[str, str],
 ) -> Any:
     """What `memfit.devices.run_in_child` does, without importing TensorFlow anew."""
-    try:
-        return _run_once(function, arguments, limit_bytes, environment)
-    except _Stuck:
-        print(f"{function.__qualname__} does nothing any more; once again.", file=sys.stderr)
-        return _run_once(function, arguments, limit_bytes, environment)
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _run_once(function, arguments, limit_bytes, environment)
+        except _Stuck:
+            print(f"{function.__qualname__} does nothing any more; once again.", file=sys.stderr)
+    return _run_once(function, arguments, limit_bytes, environment)
 
 
 class _Stuck(Exception):
     """A child that waits for something that never comes.
 
-    Very rarely two threads of TensorFlow's wait in its allocator for memory to be returned, and none of them
-    ever wakes up.
+    Now and then two threads of TensorFlow's wait in its allocator for memory to be returned, and none of them
+    ever wakes up; a loop such as an LSTM's that runs out is where it was seen.
     """
 
 

@@ -156,7 +156,7 @@ def _assert_identical(wanted_file: Path, found_file: Path) -> None:
     ("name", "number", "training", "epochs"),
     [
         ("pipeline_with_callbacks", signal.SIGABRT, 1, 6),
-        ("several_fits", signal.SIGKILL, 2, 16),
+        ("several_fits", signal.SIGKILL, 2, 40),
     ],
 )
 def test_a_script_that_is_killed_ends_with_the_same_bits(

@@ -53,11 +53,30 @@ print(is_used())
 def test_a_limit_leaves_it_out(
     chosen: str | None, late: tuple[str, ...], used: str, says: str | None
 ) -> None:
+    ended = _run(LIMITS, *late, chosen=chosen)
+    assert ended.stdout.strip() == used
+    assert says is None or says in ended.stderr
+
+
+ESTIMATES_16_BITS = """
+import keras
+import memfit
+keras.config.set_dtype_policy("mixed_bfloat16")
+layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(1)]
+model = keras.Sequential([keras.Input((16, 16, 3)), *layers])
+model.compile("sgd", "mse")
+print(memfit.estimate(model, 8, probe=False).peak_bytes > 8 * 14 * 14 * 8 * 2)
+"""
+
+
+@pytest.mark.real
+def test_convolutions_in_16_bits_are_estimated_with_it_too() -> None:
+    assert _run(ESTIMATES_16_BITS, chosen="1").stdout.strip() == "True"
+
+
+def _run(code: str, *arguments: str, chosen: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != SWITCH}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {} if chosen is None else {SWITCH: chosen}
-    ended = subprocess.run(
-        [sys.executable, "-c", LIMITS, *late], env=environment, capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.strip() == used
-    assert says is None or says in ended.stderr
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -64,12 +64,14 @@ def plan(
     TARGET is as for memfit estimate. The exit code is 3 if nothing fits.
     """
     from memfit.commands.models import UsersModel
+    from memfit.devices import onednn
     from memfit.errors import NothingFits
     from memfit.reports.plans import show_plan
     from memfit.units import parse_size
 
     size: int | Literal["auto"] = "auto" if batch == "auto" else count_of(batch, "--batch")
     budget_bytes = None if budget is None else parse_size(budget, "--budget")
+    onednn.switch_off()  # as under the limit that the plan is for
     users = UsersModel(target, data)
 
     def make() -> Plan:

@@ -33,13 +33,20 @@ def leave_out() -> None:
                 "Try: memfit.limit before TensorFlow is imported, or %s=0.",
                 SWITCH,
             )
-    elif would_be_used(os.environ) and not _DRIVER.exists():
-        os.environ[SWITCH] = "0"
+    elif switch_off():
         logger.warning(
             "oneDNN is off under a limit, since its kernels crash where they run out of memory. "
             "With %s=1 it stays on and is faster.",
             SWITCH,
         )
+
+
+def switch_off() -> bool:
+    """Have TensorFlow, once it is imported, do without it on a CPU, unless somebody has chosen."""
+    if tensorflow_is_loaded() or _DRIVER.exists() or not would_be_used(os.environ):
+        return False
+    os.environ[SWITCH] = "0"
+    return True
 
 
 def is_used() -> bool:

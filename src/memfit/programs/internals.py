@@ -22,7 +22,7 @@ def optimised(graph_def: Any, keep: list[str]) -> Any:
     It decides as it does in a real run only if it knows what it knows there: on which device each node is
     put, and the shapes of variables (so they have to be handles, not placeholders).
     """
-    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
@@ -34,7 +34,15 @@ def optimised(graph_def: Any, keep: list[str]) -> Any:
     meta_graph.collection_def["train_op"].node_list.value.extend(keep)
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
+    if onednn.is_used() and _computes_in_16_bits(graph_def):
+        # What oneDNN fuses there is an operation that only TensorFlow's later passes know.
+        config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False)
+
+
+def _computes_in_16_bits(graph_def: Any) -> bool:
+    narrow = (tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum)
+    return any(node.attr["T"].type in narrow for node in graph_def.node if "T" in node.attr)
 
 
 def body_graph_def(function_def: Any, shapes: list[Any], library: Any) -> tuple[Any, list[str]]:

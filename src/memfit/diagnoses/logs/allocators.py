@@ -1,0 +1,126 @@
+"""TensorFlow's BFC allocator: that it ran out, and its dumps, old and new."""
+
+from __future__ import annotations
+
+import re
+
+from memfit.diagnoses.logs.facts import Dump, Facts, Failure
+from memfit.diagnoses.logs.lines import Hit
+from memfit.diagnoses.logs.progress import look_back
+from memfit.diagnoses.logs.sizes import SIZE, read_size
+
+_RAN_OUT = re.compile(
+    rf"(?:Allocator \((?P<allocator>[^)]*)\) )?[Rr]an out of memory trying to allocate (?P<size>{SIZE})"
+    r"(?:\s*\(rounded to (?P<rounded>\d+)\))?(?:\s*requested by op ?(?P<op>\S*))?"
+)
+_CHUNK = re.compile(rb"(InUse|Free|Chunk) {1,2}at (?:0x)?[0-9a-fA-F]+ of size (\d{1,18})(?: by op (\S+))?")
+_SUMMARY = re.compile(r"(\d{1,12}) Chunks of size (\d{1,18}) totalling")
+_BIN = re.compile(
+    rf"Bin \(\d+\):.*?({SIZE}) allocated for chunks\. (?:({SIZE}) (?:client-requested for chunks|in use in bin))?"
+)
+_TOTAL = re.compile(rf"Sum Total of in-use chunks: ({SIZE})")
+_POOL = re.compile(r"Total bytes in pool: (\d+) memory_limit_: (\d+)(?: available bytes: (\d+))?")
+_STAT = re.compile(r"(Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+(\d{1,18})\s*$")
+_DUMP = re.compile(r"BFCAllocator dump for (\S+)")
+
+CHUNK_LANDMARKS = (b"InUse at ", b"Free  at ", b"Free at ", b"Chunk at ")
+LANDMARKS = (
+    b"Allocator (",
+    b"Ran out of memory",
+    b"Chunks of size ",
+    b"Bin (",
+    b"Sum Total of in-use",
+    b"Total bytes in pool",
+    b"BFCAllocator dump for",
+    b"Limit: ",
+    b"InUse: ",
+    b"NumAllocs: ",
+    b"MaxAllocSize: ",
+)
+
+
+def recognise_chunk(hit: Hit, facts: Facts) -> None:
+    """One chunk of a dump: the most frequent of all lines, so nothing is decoded."""
+    match = _CHUNK.search(hit.raw)
+    if match is None:
+        return
+    dump, size = facts.dump(hit.worker, hit.line), int(match[2])
+    if match[1] == b"Free":
+        dump.free_bytes += size
+        dump.free_chunks += 1
+        if dump.largest_free is None or size > dump.largest_free[0]:
+            dump.largest_free = (size, hit.line, hit.raw)
+        return
+    dump.add_chunk(dump.listed, size)
+    if match[3] is not None and len(dump.ops) < 256:
+        dump.ops.setdefault(size, match[3].decode(errors="replace"))
+
+
+def recognise(hit: Hit, facts: Facts) -> None:
+    """Everything else that the allocator says."""
+    if hit.landmark in (b"Allocator (", b"Ran out of memory"):
+        _ran_out(hit, facts)
+    elif (begun := _DUMP.search(hit.text)) is not None:
+        _begin(hit, facts).allocator = begun[1]
+    else:
+        _part(hit, facts)
+
+
+def _begin(hit: Hit, facts: Facts) -> Dump:
+    """The dump that begins here, which may belong to a failure that was just read."""
+    dump = facts.dump(hit.worker, hit.line)
+    return dump if dump.is_empty else facts.new_dump(hit.worker, hit.line)
+
+
+def _ran_out(hit: Hit, facts: Facts) -> None:
+    match = _RAN_OUT.search(hit.text)
+    if match is None:
+        return
+    if "not a failure" in hit.text:
+        facts.warnings.add(hit.evidence())
+        return
+    failure = Failure(
+        "allocator",
+        hit.evidence(),
+        hit.worker,
+        requested_bytes=int(match["rounded"]) if match["rounded"] else read_size(match["size"]),
+        allocator=match["allocator"],
+        op=match["op"] or None,
+    )
+    look_back(hit, facts)
+    facts.fail(failure)
+    _begin(hit, facts).failure = failure
+
+
+def _part(hit: Hit, facts: Facts) -> None:
+    text, dump = hit.text, facts.dump(hit.worker, hit.line)
+    if (summary := _SUMMARY.search(text)) is not None:
+        count, size = int(summary[1]), int(summary[2])
+        dump.add_chunk(dump.summed, size, count)
+        _keep_quote(dump, size, count, hit)
+    elif (bin_ := _BIN.search(text)) is not None:
+        dump.bins_bytes += read_size(bin_[1]) or 0
+        dump.bins_in_use_bytes += read_size(bin_[2]) or 0
+    elif (total := _TOTAL.search(text)) is not None:
+        dump.in_use_bytes = read_size(total[1])
+    elif (pool := _POOL.search(text)) is not None:
+        dump.pool_bytes, dump.limit_bytes = int(pool[1]), int(pool[2])
+        dump.available_bytes = int(pool[3]) if pool[3] else None
+    elif (stat := _STAT.search(text)) is not None:
+        _stat(hit, facts, stat[1], int(stat[2]))
+
+
+def _keep_quote(dump: Dump, size: int, count: int, hit: Hit) -> None:
+    """The lines of the sizes that hold most."""
+    dump.quotes[size] = hit.evidence()
+    if len(dump.quotes) > 8:
+        dump.quotes.pop(min(dump.quotes, key=lambda kept: kept * dump.summed.get(kept, 0)))
+
+
+def _stat(hit: Hit, facts: Facts, name: str, value: int) -> None:
+    dump = facts.dump(hit.worker, hit.line)
+    if name in dump.stats and name == "Limit":  # of another dump, whose beginning is not there
+        dump = facts.new_dump(hit.worker, hit.line)
+    dump.stats[name] = value
+    if name == "InUse" or dump.stats_evidence is None:
+        dump.stats_evidence = hit.evidence()

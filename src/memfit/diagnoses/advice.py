@@ -14,14 +14,19 @@ _NO_SCRIPT = "train.py"
 
 def advise(verdict: Verdict, case: Case) -> tuple[Remedy, ...]:
     """Remedies for the cause, then the first for each further cause, none twice."""
-    found = list(_BY_CAUSE[verdict.cause](verdict, case))
+    found = list(_BY_CAUSE[verdict.cause](_at_stake(verdict, verdict.cause), case))
     for cause in verdict.also[:2]:
-        found += list(_BY_CAUSE[cause](verdict, case))[:1]
+        found += list(_BY_CAUSE[cause](_at_stake(verdict, cause), case))[:1]
     unique = {remedy.what: remedy for remedy in found}
     return tuple(unique.values())
 
 
-def _activations(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _at_stake(verdict: Verdict, cause: Cause) -> int | None:
+    """What would be free without a cause."""
+    return next((one.bytes_at_stake for one in verdict.findings if one.cause == cause), None)
+
+
+def _activations(_held: int | None, case: Case) -> Iterator[Remedy]:
     request = _request_of_step(case)
     half = None if request is None else request // 2
     yield Remedy(
@@ -42,7 +47,7 @@ def _activations(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _weights(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _weights(_held: int | None, case: Case) -> Iterator[Remedy]:
     size = case.request_bytes
     yield Remedy(
         "See what weights, gradients and optimizer need: with a batch of 1 the rest is next to nothing.",
@@ -61,9 +66,7 @@ def _weights(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _data(verdict: Verdict, case: Case) -> Iterator[Remedy]:
-    main = next((one for one in verdict.findings if one.cause == "data_on_device"), None)
-    held = main.bytes_at_stake if main else None
+def _data(held: int | None, _case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "Stream the data: only the batches in use are in memory. A smaller batch would not help.",
         held,
@@ -81,7 +84,7 @@ def _data(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _fragmentation(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _fragmentation(_held: int | None, case: Case) -> Iterator[Remedy]:
     dump = case.dump
     unused = dump.unused_bytes if dump else None
     if not _is_on_cpu(case):
@@ -102,23 +105,23 @@ def _fragmentation(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _taken(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _taken(_held: int | None, case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "See who holds the device, and end what is not needed: notebooks keep it until their kernel ends.",
         None,
         "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     )
     yield Remedy(
-        "Take only what is needed, so that cuDNN, cuBLAS and others find room: before the first op.",
+        "Take only what is needed, so that cuDNN, cuBLAS and others find room: set it before Python starts.",
         None,
-        "for gpu in tf.config.list_physical_devices('GPU'): tf.config.experimental.set_memory_growth(gpu, True)",
+        "export TF_FORCE_GPU_ALLOW_GROWTH=true",
     )
     yield Remedy(
         "Leave a fixed share to others: before the first op.", None, f'memfit.limit("{_budget(case)}")'
     )
 
 
-def _host(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _host(_held: int | None, case: Case) -> Iterator[Remedy]:
     size = case.request_bytes
     yield Remedy(
         "Stream the data within a fixed amount of RAM instead of holding it.",
@@ -137,21 +140,20 @@ def _host(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _leak(verdict: Verdict, case: Case) -> Iterator[Remedy]:
-    main = next((one for one in verdict.findings if one.cause == "leak"), None)
+def _leak(held: int | None, _case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "Keep numbers, not tensors: what is appended to a list stays on the device.",
-        main.bytes_at_stake if main else None,
+        held,
         "losses.append(float(loss))",
     )
     yield Remedy(
-        "Make models, optimizers and tf.functions once, outside of loops, and pass tensors, not Python numbers.",
+        "Make models, optimizers and tf.functions once, outside of loops; pass tensors, not Python numbers.",
         None,
         "step = tf.function(step, reduce_retracing=True)",
     )
 
 
-def _replica(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _replica(_held: int | None, case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "See what else is on that device: all replicas get the same share of the batch.",
         None,
@@ -165,7 +167,7 @@ def _replica(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _unknown(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _unknown(_held: int | None, case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "Let TensorFlow say what it holds when it runs out, and diagnose that.",
         None,
@@ -173,12 +175,12 @@ def _unknown(verdict: Verdict, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _nothing(verdict: Verdict, case: Case) -> Iterator[Remedy]:
+def _nothing(_held: int | None, case: Case) -> Iterator[Remedy]:
     if case.facts.warnings or case.facts.host_warnings:
         yield Remedy("Nothing: the warnings are of things that TensorFlow then did in another way.")
 
 
-_BY_CAUSE: dict[Cause, Callable[[Verdict, Case], Iterator[Remedy]]] = {
+_BY_CAUSE: dict[Cause, Callable[[int | None, Case], Iterator[Remedy]]] = {
     "activations": _activations,
     "weights": _weights,
     "data_on_device": _data,

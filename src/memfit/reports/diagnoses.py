@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ _MEANINGS: dict[Cause, str] = {
     "unknown": "memory ran out; why is not known",
 }
 _MOST_LINES = 8
+_WHERE = re.compile(r"^(?:\S+ )?\S+ [IWEF] \S+\.(?:cc|h):\d+\] ")  # of TensorFlow's own source
 
 
 def show_diagnosis(found: Diagnosis) -> RenderableType:
@@ -65,18 +67,19 @@ def _failure(error: OutOfMemory | None, source: str | None) -> RenderableType:
 def _evidence(found: Diagnosis) -> RenderableType:
     table = _table(number=True)
     for quote in found.evidence[:_MOST_LINES]:
-        table.add_row(f"{quote.line}", Text(quote.text, overflow="fold"))
+        table.add_row(f"{quote.line}", Text(_WHERE.sub("", quote.text), overflow="fold"))
     return Group(Text("What speaks for it, by lines of the log:", style="bold"), table)
 
 
 def _advice(found: Diagnosis) -> RenderableType:
-    parts: list[RenderableType] = [Text("What to do, the best first:", style="bold")]
+    table = _table()
     for number, remedy in enumerate(found.advice, 1):
         saves = f" Saves about {format_size(remedy.saves_bytes)}." if remedy.saves_bytes else ""
-        parts.append(Text(f"{number}. {remedy.what}{saves}"))
+        text = Text(f"{remedy.what}{saves}")
         if remedy.paste:
-            parts.append(Padding(Text(remedy.paste, style="cyan", overflow="fold"), (0, 0, 0, 5)))
-    return Group(*parts)
+            text.append(f"\n{remedy.paste}", style="cyan")
+        table.add_row(f"{number}.", text)
+    return Group(Text("What to do, the best first:", style="bold"), table)
 
 
 def _left_out(found: Diagnosis) -> RenderableType:

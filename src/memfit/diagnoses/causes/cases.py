@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from memfit.diagnoses.logs.facts import Dump, Facts, Failure, FailureKind, Frame, Traceback
 from memfit.records import Cause, Evidence, OutOfMemory
@@ -103,7 +104,7 @@ def _merged(facts: Facts, dump: Dump | None) -> Failure | None:
     near.sort(key=lambda one: abs(one.evidence.line - main.evidence.line))
     for name in ("op", "requested_bytes", "shape", "dtype", "device", "allocator"):
         if getattr(main, name) is None:
-            value = next((getattr(one, name) for one in near if getattr(one, name) is not None), None)
+            value: Any = next((getattr(one, name) for one in near if getattr(one, name) is not None), None)
             main = dataclasses.replace(main, **{name: value})
     return _with_better_op(main, near)
 

@@ -44,9 +44,7 @@ def find_data(case: Case) -> Iterator[Finding]:
     if any(map(_WEIGHT_FRAME.match, functions)) and not is_adapter:
         return
     size = f" of {format_size(case.request_bytes)}" if case.request_bytes else ""
-    quote = (case.failure.evidence,)
-    if case.failed("copy"):
-        quote = tuple(failure.evidence for failure in case.failed("copy")[-1:])
+    quote = _quotes((case.failed("copy") or [case.failure])[-1:])
     if is_adapter or any(name.startswith("from_tensor") for name in functions):
         words = f"a whole array{size} was being copied to the device for a data set"
         yield Finding("data_on_device", 2.65, words, quote, case.request_bytes)
@@ -94,7 +92,9 @@ def find_layout(case: Case) -> Iterator[Finding]:
     largest = max(layout.buffers, key=lambda buffer: buffer.size_bytes, default=None)
     words = f"XLA needs {format_size(total)}" if total else "XLA needs more than there is"
     if kept and temporary:
-        words += f", {format_size(temporary)} of it for what is computed, {format_size(kept)} for what is passed in"
+        words += (
+            f", {format_size(temporary)} of it for what is computed and {format_size(kept)} for what comes in"
+        )
     if total and kept > 0.6 * total:
         yield Finding("weights", 2.4, words, (layout.evidence,), None)
         return

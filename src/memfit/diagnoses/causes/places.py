@@ -43,8 +43,8 @@ def _series(case: Case, drivers: list[Failure]) -> str:
     count = case.facts.count("driver")
     if len(set(sizes)) > 1 and sizes == sorted(sizes, reverse=True):
         return (
-            f"the driver refused {count} times, from {format_size(sizes[0])} down to {format_size(sizes[-1])}: "
-            "others hold the device"
+            f"the driver refused {count} times, from {format_size(sizes[0])} down to "
+            f"{format_size(sizes[-1])}: others hold the device"
         )
     return f"the driver refused {format_size(sizes[-1])}{f' {count} times' if count > 1 else ''}"
 
@@ -66,7 +66,9 @@ def _others_in_pool(case: Case) -> Iterator[Finding]:
         last = asked[-1]
         others = (last.total_bytes or 0) - (last.free_bytes or 0) - dump.used_bytes
         if others > 0.5 * (last.total_bytes or 0):
-            words = f"{format_size(others)} of the {format_size(last.total_bytes or 0)} on the device are held by others"
+            words = (
+                f"others hold {format_size(others)} of the {format_size(last.total_bytes or 0)} on the device"
+            )
             yield Finding("device_taken", 2.9, words, (last.evidence,), others)
     if dump is None or dump.whole_bytes is None or not request or not failures:
         return

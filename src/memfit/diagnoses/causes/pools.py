@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -14,7 +15,8 @@ from memfit.units import format_size
 _LITTLE_USED = 0.6  # of the pool: with less in use, gaps are the cause and not a hint
 _FEW = 8  # chunks that hold a data set
 _MOST_OF_IT = 0.4  # of what is in use
-_MUCH_LARGER = 4  # than the request, and than the next size
+_LARGER = 3  # than the request, and than the next size
+_MUCH_LARGER = 6  # than the request: no activation
 _FULL = 0.9
 _ROUNDING_BYTES = 256
 
@@ -40,7 +42,7 @@ def find_gaps(case: Case) -> Iterator[Finding]:
 
 
 def find_large_chunks(case: Case) -> Iterator[Finding]:
-    """A few chunks that dwarf everything else: a data set, or weights with what an optimizer keeps of them."""
+    """A few chunks that dwarf everything else: a data set, or weights with what an optimizer keeps."""
     dump, request = case.dump, case.request_bytes
     if dump is None or not dump.used_bytes:
         return
@@ -54,12 +56,14 @@ def find_large_chunks(case: Case) -> Iterator[Finding]:
     samples = _as_samples(sizes, case.failure.shape if case.failure else None)
     if samples is None and min(dump.chunks[size] for size in sizes) >= 3:
         words = f"{share} are a few tensors, each held several times ({listing}), as weights with their slots"
-        yield Finding("weights", 2.6, words, quotes, held)
+        yield Finding("weights", 1.6, words, quotes, held)
         return
     words = f"a few chunks hold {share} ({listing})"
     if samples:
         words += f", {samples}"
-    yield Finding("data_on_device", 2.6, f"{words}: a data set on the device", quotes, held)
+    is_sure = samples is not None or sizes[-1] >= _MUCH_LARGER * (request or 0)
+    strength = 2.6 if is_sure else 1.6  # the first activations of a network are large too
+    yield Finding("data_on_device", strength, f"{words}: a data set on the device", quotes, held)
 
 
 def _dominant(dump: Dump, request: int) -> list[int]:
@@ -70,7 +74,7 @@ def _dominant(dump: Dump, request: int) -> list[int]:
         count += dump.chunks[size]
         if count > _FEW:
             break
-        if size >= _MUCH_LARGER * max(smaller, request, 1):
+        if size >= _LARGER * max(smaller, request, 1):
             found = number
     return ranked[:found]
 
@@ -115,8 +119,9 @@ def _steps(case: Case) -> int:
 def find_growth(case: Case) -> Iterator[Finding]:
     """More in use from one dump to the next, or in what the script prints of it."""
     used = [dump.used_bytes for dump in case.facts.dumps if dump.used_bytes and dump.worker == _worker(case)]
-    if len(used) >= 3 and all(a < b for a, b in zip(used, used[1:], strict=False)):
-        words = f"what is in use grew from {format_size(used[0])} to {format_size(used[-1])} over {len(used)} dumps"
+    if len(used) >= 3 and all(before < after for before, after in itertools.pairwise(used)):
+        grew = f"{format_size(used[0])} to {format_size(used[-1])}"
+        words = f"what is in use grew from {grew} over {len(used)} dumps"
         yield Finding("leak", 2.7, words, tuple(_stats(case.dump)) if case.dump else ())
     readings = list(case.facts.readings)
     if case.facts.rising >= 4 and readings[-1].size_bytes > 1.2 * readings[0].size_bytes:

@@ -60,12 +60,8 @@ def judge(case: Case) -> Verdict:
 
 
 def _is_explained(finding: Finding, main: Finding) -> bool:
-    """Whether a finding says no more than that memory was full, where it is known of what."""
-    return (
-        finding.cause == "activations"
-        and finding.strength <= 1.5
-        and main.strength > 2 * finding.strength - 1
-    )
+    """Whether a finding says no more than who asked in the end, where it is known what filled the memory."""
+    return finding.cause == "activations" and main.cause not in ("activations", "one_replica")
 
 
 def _has_failed(case: Case) -> bool:

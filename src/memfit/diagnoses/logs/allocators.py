@@ -16,7 +16,8 @@ _RAN_OUT = re.compile(
 _CHUNK = re.compile(rb"(InUse|Free|Chunk) {1,2}at (?:0x)?[0-9a-fA-F]+ of size (\d{1,18})(?: by op (\S+))?")
 _SUMMARY = re.compile(r"(\d{1,12}) Chunks of size (\d{1,18}) totalling")
 _BIN = re.compile(
-    rf"Bin \(\d+\):.*?({SIZE}) allocated for chunks\. (?:({SIZE}) (?:client-requested for chunks|in use in bin))?"
+    rf"Bin \(\d+\):.*?({SIZE}) allocated for chunks\. "
+    rf"(?:(?:{SIZE} client-requested for chunks\. )?({SIZE}) in use in bin)?"
 )
 _TOTAL = re.compile(rf"Sum Total of in-use chunks: ({SIZE})")
 _POOL = re.compile(r"Total bytes in pool: (\d+) memory_limit_: (\d+)(?: available bytes: (\d+))?")
@@ -97,7 +98,7 @@ def _part(hit: Hit, facts: Facts) -> None:
     if (summary := _SUMMARY.search(text)) is not None:
         count, size = int(summary[1]), int(summary[2])
         dump.add_chunk(dump.summed, size, count)
-        _keep_quote(dump, size, count, hit)
+        _keep_quote(dump, size, hit)
     elif (bin_ := _BIN.search(text)) is not None:
         dump.bins_bytes += read_size(bin_[1]) or 0
         dump.bins_in_use_bytes += read_size(bin_[2]) or 0
@@ -110,7 +111,7 @@ def _part(hit: Hit, facts: Facts) -> None:
         _stat(hit, facts, stat[1], int(stat[2]))
 
 
-def _keep_quote(dump: Dump, size: int, count: int, hit: Hit) -> None:
+def _keep_quote(dump: Dump, size: int, hit: Hit) -> None:
     """The lines of the sizes that hold most."""
     dump.quotes[size] = hit.evidence()
     if len(dump.quotes) > 8:

@@ -115,7 +115,7 @@ class Dump:
 
     @property
     def chunks(self) -> dict[int, int]:
-        """bytes -> chunks in use; the summary may be cut off, and so may the list."""
+        """How many chunks are in use, by bytes; the summary may be cut off, and so may the list."""
         return max((self.summed, self.listed), key=_bytes_of)
 
     @property

@@ -11,7 +11,8 @@ from memfit.diagnoses.logs.progress import look_back
 from memfit.diagnoses.logs.sizes import SIZE, read_shape, read_size
 
 KILLED_FOR_MEMORY = re.compile(
-    r"oom[-_ ]?kill|Out of memory: Kill|cgroup out of memory|OutOfMemory(?:Error)?: .*[Kk]ill|OutOfMemoryKiller"
+    r"oom[-_ ]?kill|Out of memory: Kill|cgroup out of memory"
+    r"|OutOfMemory(?:Error)?: .*kill|OutOfMemoryKiller"
     r"|Exceeded (?:job|step|\w+) memory limit|TERM_MEMLIMIT|OUT_OF_ME"
     r"|[Kk]illed.{0,40}(?:memory|mem |vmem|RAM)|(?:memory|vmem|mem) .{0,40}exceeded (?:the )?limit"
     r"|crashed after using all available RAM|tried to allocate more memory than is available"

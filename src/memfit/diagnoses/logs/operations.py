@@ -23,7 +23,7 @@ _NODE = re.compile(
     r"\{\{node ([^}]+)\}\}|\[\[Node: (\S+) = |\[Op:\s*([^\]\s]+)\s*\]|Detected at node '?([^'\s]+)'?"
     r"|Node: '([^']+)'|\{\{function_node [^}]+\}\}\s*\{\{node ([^}]+)\}\}"
 )
-_OTHER_RESOURCES = re.compile(r"No space left on device|Too many open files|larger than max|[Qq]uota", re.I)
+_OTHER_RESOURCES = re.compile(r"No space left on device|Too many open files|larger than max|[Qq]uota")
 _EXHAUSTED = re.compile(r"Resource exhausted|RESOURCE_EXHAUSTED|ResourceExhaustedError")
 
 LANDMARKS = (

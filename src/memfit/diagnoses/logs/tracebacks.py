@@ -19,8 +19,17 @@ _FOREIGN = re.compile(
 )
 _OF_MEMORY = ("ResourceExhaustedError", "MemoryError", "XlaRuntimeError", "OutOfMemoryError", "DoesNotFit")
 
-LANDMARKS = (b'File "', b"Traceback (", b"Error", b"Exception", b"KeyboardInterrupt", b"SystemExit", b"Cell In",
-             b"<ipython-input", b"StopIteration")  # fmt: skip
+LANDMARKS = (
+    b'File "',
+    b"Traceback (",
+    b"Error",
+    b"Exception",
+    b"KeyboardInterrupt",
+    b"SystemExit",
+    b"StopIteration",
+    b"Cell In",
+    b"<ipython-input",
+)
 
 
 def recognise(hit: Hit, facts: Facts) -> None:

@@ -24,7 +24,7 @@ _MEANINGS: dict[Cause, str] = {
     "unknown": "memory ran out; why is not known",
 }
 _MOST_LINES = 8
-_WHERE = re.compile(r"^(?:\S+ )?\S+ [IWEF] \S+\.(?:cc|h):\d+\] ")  # of TensorFlow's own source
+_WHERE = re.compile(r"^(?:[IWEF]\d{4} \S+ \d+|\S+ \S+ [IWEF]) \S+\.(?:cc|h):\d+\] ")  # in TensorFlow's source
 
 
 def show_diagnosis(found: Diagnosis) -> RenderableType:

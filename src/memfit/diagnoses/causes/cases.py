@@ -71,7 +71,7 @@ class Case:
             found.dtype,
             found.device,
             found.allocator,
-            found.op,
+            found.op or None,
         )
 
 
@@ -94,7 +94,7 @@ def _merged(facts: Facts, dump: Dump | None) -> Failure | None:
     found = facts.of(*_ON_DEVICE)
     if not found:
         others = facts.of("array", "host", "driver", "collective", "handle", "kill", "killed", "memfit")
-        return max(others, key=lambda one: one.requested_bytes is not None) if others else None
+        return _on_host(facts, others) if others else None
     shaped = [failure for failure in found if failure.shape is not None]
     main = shaped[-1] if shaped else next((one for one in reversed(found) if one.requested_bytes), found[-1])
     if dump is not None and dump.failure is not None and dump.failure.requested_bytes:
@@ -109,9 +109,18 @@ def _merged(facts: Facts, dump: Dump | None) -> Failure | None:
     return _with_better_op(main, near)
 
 
+def _on_host(facts: Facts, others: list[Failure]) -> Failure:
+    """The failure that says most, with the op that it happened in."""
+    main = max(others, key=lambda one: one.requested_bytes is not None)
+    if main.kind != "array" or main.op is not None:
+        return main
+    nodes = sorted(facts.nodes, key=lambda node: abs(node.evidence.line - main.evidence.line))
+    return dataclasses.replace(main, op=nodes[0].op) if nodes else main
+
+
 def _with_better_op(main: Failure, near: list[Failure]) -> Failure:
     """A node of the graph says more than the function that it is in."""
-    if main.op is not None and main.op.startswith("__"):
+    if main.op and main.op.startswith("__"):
         better = next((one.op for one in near if one.op and not one.op.startswith("__")), main.op)
         return dataclasses.replace(main, op=better)
     return main

@@ -13,7 +13,8 @@ from memfit.units import format_size
 _CONSTANT = re.compile(r"(?:^|/)_?(?:EagerConst|Const(?:_\d+)?|HostConst)$|_EagerConst")
 _WEIGHT_OP = re.compile(
     r"Initializer|VarHandleOp|VariableV2|AssignVariable|(?:^|/)(?:kernel|embeddings|gamma|beta|bias)(?:/|$)"
-    r"|Resource(?:Sparse)?Apply|ApplyAdam|(?:^|/)(?:Adam|AdamW|RMSprop|Adagrad|Nadam|Lion|Momentum|SGD|Ftrl)\w*/"
+    r"|Resource(?:Sparse)?Apply|ApplyAdam"
+    r"|(?:^|/)(?i:adam|adamw|adamax|rmsprop|adagrad|adadelta|nadam|lion|momentum|sgd|ftrl|lamb)(?:_\d+)?/"
     r"|StatelessRandomUniform|StatelessTruncatedNormal|TruncatedNormal|StatelessRandomNormal|random_uniform/",
 )
 _WEIGHT_FRAME = re.compile(
@@ -51,8 +52,17 @@ def find_data(case: Case) -> Iterator[Finding]:
     elif is_constant and _is_large(case):
         words = f"a constant{size} was being copied to the device"
         yield Finding("data_on_device", 2.5, words, quote, case.request_bytes)
+    elif _is_from_python(case):
+        words = f"an array{size} was being copied from Python: no op asked for it"
+        yield Finding("data_on_device", 2.5, words, quote, case.request_bytes)
     elif case.failed("copy"):
         yield Finding("data_on_device", 2.0, f"a copy{size} to the device found no room", quote)
+
+
+def _is_from_python(case: Case) -> bool:
+    """TensorFlow allocates outside of any op only for what it takes from Python; XLA always does."""
+    is_compiled = case.facts.buffers is not None or bool(case.failed("request", "tpu"))
+    return case.failure is not None and case.failure.op == "" and not is_compiled and _is_large(case)
 
 
 def _is_large(case: Case) -> bool:
@@ -123,6 +133,14 @@ def find_activations(case: Case) -> Iterator[Finding]:
         yield Finding("activations", 1.8, f"a tensor of {size}{shape} found no room", (failure.evidence,))
     elif failure.requested_bytes and (op or case.failed("tpu") or case.dump or case.failed("torch")):
         yield Finding("activations", 1.5, f"{op or 'an op'} asked for {size}", (failure.evidence,))
+
+
+def find_own(case: Case) -> Iterator[Finding]:
+    """What memfit itself has said: nothing that it may do was enough."""
+    failures = case.failed("memfit")
+    if failures:
+        words = "memfit found nothing that makes a step fit"
+        yield Finding("activations", 1.6, words, _quotes(failures))
 
 
 def find_replica(case: Case) -> Iterator[Finding]:

@@ -119,8 +119,9 @@ def find_host(case: Case) -> Iterator[Finding]:
 
 def _plain_cpu(case: Case, device: list[Failure]) -> Iterator[Finding]:
     """TensorFlow on a CPU without a limit of its own."""
-    on_host = [one for one in device if one.device and one.device.startswith("CPU") and case.dump is None]
-    if on_host and len(on_host) == len([one for one in device if one.device]):
+    placed = [one for one in device if one.device]
+    on_host = [one for one in placed if one.device == "CPU:0" and "bfc" not in (one.allocator or "")]
+    if on_host and len(on_host) == len(placed) and case.dump is None:
         words = "the tensor was for the CPU, whose memory is that of the host"
         yield Finding("host_memory", 1.9, words, _quotes(on_host))
 

@@ -70,7 +70,7 @@ def _dominant(dump: Dump, request: int) -> list[int]:
     """The largest sizes, of few chunks, with a wide gap to all others and to what was asked for."""
     ranked = sorted(dump.chunks, reverse=True)
     found, count = 0, 0
-    for number, (size, smaller) in enumerate(zip(ranked, [*ranked[1:], 0], strict=True), 1):
+    for number, (size, smaller) in enumerate(itertools.pairwise([*ranked, 0]), 1):
         count += dump.chunks[size]
         if count > _FEW:
             break

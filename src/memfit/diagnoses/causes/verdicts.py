@@ -23,6 +23,7 @@ _RULES: tuple[Rule, ...] = (
     ops.find_weights,
     ops.find_layout,
     ops.find_activations,
+    ops.find_own,
     pools.find_full_pool,
 )
 

@@ -20,8 +20,12 @@ _BIN = re.compile(
     rf"(?:(?:{SIZE} client-requested for chunks\. )?({SIZE}) in use in bin)?"
 )
 _TOTAL = re.compile(rf"Sum Total of in-use chunks: ({SIZE})")
-_POOL = re.compile(r"Total bytes in pool: (\d+) memory_limit_: (\d+)(?: available bytes: (\d+))?")
-_STAT = re.compile(r"(Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+(\d{1,18})\s*$")
+_NUMBER = rf"(?:{SIZE}|\d{{1,18}})"  # bytes, or since TensorFlow 2.20 a size with a unit
+_POOL = re.compile(
+    rf"Total (?:bytes|size) in pool: ({_NUMBER}) memory_limit_: ({_NUMBER})"
+    rf"(?: available (?:bytes|size): ({_NUMBER}))?"
+)
+_STAT = re.compile(rf"(Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+({_NUMBER})\s*$")
 _DUMP = re.compile(r"BFCAllocator dump for (\S+)")
 
 CHUNK_LANDMARKS = (b"InUse at ", b"Free  at ", b"Free at ", b"Chunk at ")
@@ -32,6 +36,8 @@ LANDMARKS = (
     b"Bin (",
     b"Sum Total of in-use",
     b"Total bytes in pool",
+    b"Total size in pool",
+    b"kInvalidChunkHandle",
     b"BFCAllocator dump for",
     b"Limit: ",
     b"InUse: ",
@@ -61,6 +67,8 @@ def recognise(hit: Hit, facts: Facts) -> None:
     """Everything else that the allocator says."""
     if hit.landmark in (b"Allocator (", b"Ran out of memory"):
         _ran_out(hit, facts)
+    elif hit.landmark == b"kInvalidChunkHandle":  # the allocator itself gives up, under XLA
+        facts.fail(Failure("request", hit.evidence(), hit.worker))
     elif (begun := _DUMP.search(hit.text)) is not None:
         _begin(hit, facts).allocator = begun[1]
     else:
@@ -86,7 +94,7 @@ def _ran_out(hit: Hit, facts: Facts) -> None:
         hit.worker,
         requested_bytes=int(match["rounded"]) if match["rounded"] else read_size(match["size"]),
         allocator=match["allocator"],
-        op=match["op"] or None,
+        op=match["op"],
     )
     look_back(hit, facts)
     facts.fail(failure)
@@ -105,10 +113,9 @@ def _part(hit: Hit, facts: Facts) -> None:
     elif (total := _TOTAL.search(text)) is not None:
         dump.in_use_bytes = read_size(total[1])
     elif (pool := _POOL.search(text)) is not None:
-        dump.pool_bytes, dump.limit_bytes = int(pool[1]), int(pool[2])
-        dump.available_bytes = int(pool[3]) if pool[3] else None
+        dump.pool_bytes, dump.limit_bytes = read_size(pool[1]), read_size(pool[2])
     elif (stat := _STAT.search(text)) is not None:
-        _stat(hit, facts, stat[1], int(stat[2]))
+        _stat(hit, facts, stat[1], read_size(stat[2]) or 0)
 
 
 def _keep_quote(dump: Dump, size: int, hit: Hit) -> None:

@@ -74,7 +74,7 @@ class Failure:
     dtype: str | None = None
     device: str | None = None
     allocator: str | None = None
-    op: str | None = None
+    op: str | None = None  # empty where it is said that nobody asked by name
     free_bytes: int | None = None  # of the device, as its driver says
     total_bytes: int | None = None
 
@@ -98,7 +98,6 @@ class Dump:
     pool_bytes: int | None = None
     limit_bytes: int | None = None
     in_use_bytes: int | None = None
-    available_bytes: int | None = None
     stats: dict[str, int] = field(default_factory=dict)
     stats_evidence: Evidence | None = None
     first_line: int = 0
@@ -187,6 +186,7 @@ class Traceback:
     error: Evidence | None = None
     name: str = ""  # of the error
     is_of_memory: bool = False
+    is_reversed: bool = False  # of a crash: the innermost frame comes first
 
 
 @dataclass

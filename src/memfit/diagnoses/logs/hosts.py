@@ -30,7 +30,8 @@ _ARRAY = re.compile(
 _NO_ROOM = re.compile(r"MemoryError|std::bad_alloc|Cannot allocate memory")
 _TENTH = re.compile(r"Allocation of (\d+) exceeds \d+% of (?:free )?system memory")
 _OTHER_END = re.compile(
-    r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|CANCELLED AT|TERM_RUNLIMIT|TERM_OWNER|walltime",
+    r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|CANCELLED AT|TERM_RUNLIMIT|TERM_OWNER|walltime"
+    r"|Segmentation fault",
 )
 TAIL = re.compile(rb"(?m)^.*?(?:killed|137|code:? -9|signal 9|oom|memory limit|available RAM|exceed).*$")
 
@@ -48,6 +49,7 @@ LANDMARKS = (
     b"TERM_",
     b"DUE TO ",
     b"CANCELLED AT",
+    b"Segmentation fault",
     b"Unable to allocate",
     b"Cannot allocate memory",
     b"_alloc'",

@@ -70,7 +70,8 @@ class Hit:
     @property
     def worker(self) -> str:
         """Which of several processes wrote it, where its line begins with that."""
-        return "" if self.raw.startswith(b"20") else self._parts[0]
+        is_stamped = self.raw.startswith(b"20") or (self.raw[:1] in b"IWEF" and self.raw[1:5].isdigit())
+        return "" if is_stamped else self._parts[0]
 
     @property
     def text(self) -> str:

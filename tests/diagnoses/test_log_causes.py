@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - lines of logs are long
 """Made-up logs of every kind, each with a cause that is known."""
 
 from __future__ import annotations

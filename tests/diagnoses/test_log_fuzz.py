@@ -51,8 +51,8 @@ def test_logs_cut_anywhere(log: str, data: st.DataObject) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=4)), max_size=40))
 def test_damaged_logs(damages: list[tuple[int, bytes]]) -> None:
     log = bytearray(ACTIVATIONS.encode())
-    for at, damage in damages:
-        at %= len(log)
+    for anywhere, damage in damages:
+        at = anywhere % len(log)
         log[at : at + len(damage)] = damage
     _check(bytes(log))
 

@@ -38,7 +38,7 @@ def test_a_line_without_an_end_is_looked_at_in_pieces() -> None:
     assert len(hits[0][1]) < 20_000
 
 
-@pytest.mark.parametrize("at", range(0, 12))
+@pytest.mark.parametrize("at", range(12))
 def test_a_landmark_at_the_seam_of_two_blocks_is_found(at: int) -> None:
     blocks = [b"x" * 2**20 + b" Killed "[:at], b" Killed "[at:] + b"y" * 2**20]
     assert len(_hits(blocks)) == 1

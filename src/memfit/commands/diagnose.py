@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memfit.records import Diagnosis
 
 
-@click.command(epilog="Example: python train.py 2>&1 | memfit diagnose -")
+@click.command(epilog="Example: memfit diagnose train.log")
 @click.argument("log", required=False)
 @json_option
 @output_option

@@ -42,7 +42,7 @@ def diagnose_any(what: object) -> Diagnosis:
     if isinstance(what, BaseException):
         return diagnose_text("".join(traceback.format_exception(what)))
     if isinstance(what, Run):
-        return diagnose_text("".join(map(_as_line, what.ooms)))
+        return diagnose_text("".join(map(_as_line, what.ooms)) or f"{what.steps} steps, none ran out.\n")
     if isinstance(what, bytes):
         return diagnose_blocks([what])
     if isinstance(what, Path) or (isinstance(what, str) and _is_path(what)):

@@ -26,6 +26,7 @@ _DATA_FRAME = re.compile(
     r"|_constant_eager_impl|_?convert_to_tensor\w*|from_sparse_tensor_slices)$"
 )
 _DATA_ADAPTER = re.compile(r"array_data_adapter|tensor_like|data_adapter|from_tensor_slices_op")
+_DATA_OP = re.compile(r"(?:^|/)(?:MakeIterator|Tensor(?:Slice)?Dataset)")
 _BACKWARD = re.compile(r"gradient|_grad|Grad|Backprop", re.IGNORECASE)
 _FORWARD = re.compile(
     r"conv|relu|gelu|selu|elu|matmul|einsum|batch_?norm|pool|softmax|attention|dense|dropout|concat|lstm|gru"
@@ -42,6 +43,7 @@ def find_data(case: Case) -> Iterator[Finding]:
     op, functions = case.failure.op or "", [frame.function for frame in case.frames[-14:]]
     is_constant = bool(_CONSTANT.search(op)) or any(map(_DATA_FRAME.match, functions[-6:]))
     is_adapter = any(_DATA_ADAPTER.search(frame.path) for frame in case.frames[-14:])
+    is_adapter = is_adapter or bool(_DATA_OP.search(op))
     if any(map(_WEIGHT_FRAME.match, functions)) and not is_adapter:
         return
     size = f" of {format_size(case.request_bytes)}" if case.request_bytes else ""
@@ -152,7 +154,7 @@ def find_replica(case: Case) -> Iterator[Finding]:
         return
     (name,) = known
     others = {gpu.rpartition(" ")[2] for gpu in case.facts.gpus} - {name}
-    is_first = name.endswith(("replica 0", "GPU:0"))
+    is_first = name in ("replica 0", "GPU:0")
     if name.startswith("CPU") or (is_first and not (others and _is_distributed(case))):
         return
     words = f"only {name} ran out{f', of {len(others) + 1} devices' if others else ''}"

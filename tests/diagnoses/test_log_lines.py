@@ -16,7 +16,7 @@ PATTERN = pattern_of([b"Killed", b"Error", b"Epoch "])
 
 
 def _hits(blocks: list[bytes]) -> list[tuple[int, str]]:
-    return [(hit.line, hit.text) for hit in find_hits(blocks, PATTERN)]
+    return [(hit.line, hit.text) for hit in find_hits(blocks, PATTERN) if isinstance(hit, Hit)]
 
 
 def test_lines_are_counted_across_blocks() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from memfit.diagnoses.logs.facts import Dump, Facts, Failure
-from memfit.diagnoses.logs.lines import Hit
+from memfit.diagnoses.logs.lines import Hit, Stretch, worker_of
 from memfit.diagnoses.logs.progress import look_back
 from memfit.diagnoses.logs.sizes import SIZE, read_size
 
@@ -13,7 +14,9 @@ _RAN_OUT = re.compile(
     rf"(?:Allocator \((?P<allocator>[^)]*)\) )?[Rr]an out of memory trying to allocate (?P<size>{SIZE})"
     r"(?:\s*\(rounded to (?P<rounded>\d+)\))?(?:\s*requested by op ?(?P<op>\S*))?"
 )
-_CHUNK = re.compile(rb"(InUse|Free|Chunk) {1,2}at (?:0x)?[0-9a-fA-F]+ of size (\d{1,18})(?: by op (\S+))?")
+_IN_USE = re.compile(rb"(?:InUse|Chunk) at (?:0x)?[0-9a-fA-F]+ of size (\d{1,18})")
+_FREE = re.compile(rb"Free {1,2}at (?:0x)?[0-9a-fA-F]+ of size (\d{1,18})")
+_BY_OP = re.compile(rb"of size (\d{1,18}) by op (\S{1,200})")  # of builds that keep books
 _SUMMARY = re.compile(r"(\d{1,12}) Chunks of size (\d{1,18}) totalling")
 _BIN = re.compile(
     rf"Bin \(\d+\):.*?({SIZE}) allocated for chunks\. "
@@ -27,8 +30,8 @@ _POOL = re.compile(
 )
 _STAT = re.compile(rf"(Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+({_NUMBER})\s*$")
 _DUMP = re.compile(r"BFCAllocator dump for (\S+)")
+_MOST_OPS = 4096
 
-CHUNK_LANDMARKS = (b"InUse at ", b"Free  at ", b"Free at ", b"Chunk at ")
 LANDMARKS = (
     b"Allocator (",
     b"Ran out of memory",
@@ -46,21 +49,45 @@ LANDMARKS = (
 )
 
 
-def recognise_chunk(hit: Hit, facts: Facts) -> None:
-    """One chunk of a dump: the most frequent of all lines, so nothing is decoded."""
-    match = _CHUNK.search(hit.raw)
-    if match is None:
+def recognise_chunks(stretch: Stretch, facts: Facts) -> None:
+    """The chunks of a dump: by far the most lines of a log, so they are counted many at a time."""
+    window, begin, end, _ = stretch
+    first = window.find(b" of size ", begin, end)
+    if first < 0:
         return
-    dump, size = facts.dump(hit.worker, hit.line), int(match[2])
-    if match[1] == b"Free":
-        dump.free_bytes += size
-        dump.free_chunks += 1
-        if dump.largest_free is None or size > dump.largest_free[0]:
-            dump.largest_free = (size, hit.line, hit.raw)
+    start = max(begin, window.rfind(b"\n", begin, first) + 1)
+    if (worker := worker_of(window[start:first])) == "":
+        _count(stretch, facts, worker)
         return
-    dump.add_chunk(dump.listed, size)
-    if match[3] is not None and len(dump.ops) < 256:
-        dump.ops.setdefault(size, match[3].decode(errors="replace"))
+    line = stretch.line
+    for raw in window[begin:end].splitlines(keepends=True):  # several write at once: each line has its own
+        _count(Stretch(raw, 0, len(raw), line), facts, worker_of(raw[:256]))
+        line += raw.endswith(b"\n")
+
+
+def _count(stretch: Stretch, facts: Facts, worker: str) -> None:
+    window, begin, end, line = stretch
+    in_use = Counter(_IN_USE.findall(window, begin, end))
+    free = list(_FREE.finditer(window, begin, end))
+    if not (in_use or free):
+        return
+    dump = facts.dump(worker, line)
+    for size, count in in_use.items():
+        dump.add_chunk(dump.listed, int(size), count)
+    for match in free:
+        _add_free(dump, match, stretch)
+    if window.find(b" by op ", begin, end) >= 0:
+        for found, op in _BY_OP.findall(window, begin, end)[:_MOST_OPS]:
+            dump.ops.setdefault(int(found), op.decode(errors="replace"))
+
+
+def _add_free(dump: Dump, match: re.Match[bytes], stretch: Stretch) -> None:
+    size, at = int(match[1]), match.start()
+    dump.free_bytes += size
+    dump.free_chunks += 1
+    if dump.largest_free is None or size > dump.largest_free[0]:
+        line = stretch.line + stretch.window.count(b"\n", stretch.begin, at)
+        dump.largest_free = (size, line, match[0])
 
 
 def recognise(hit: Hit, facts: Facts) -> None:

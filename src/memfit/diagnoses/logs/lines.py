@@ -11,7 +11,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from memfit.records import Evidence
 
@@ -70,8 +70,7 @@ class Hit:
     @property
     def worker(self) -> str:
         """Which of several processes wrote it, where its line begins with that."""
-        is_stamped = self.raw.startswith(b"20") or (self.raw[:1] in b"IWEF" and self.raw[1:5].isdigit())
-        return "" if is_stamped else self._parts[0]
+        return self._parts[0]
 
     @property
     def text(self) -> str:
@@ -94,6 +93,14 @@ class Hit:
     def evidence(self) -> Evidence:
         """The line as it is quoted."""
         return Evidence(self.line, quoted(clean(self.raw), self.landmark.decode()))
+
+
+def worker_of(raw: bytes) -> str:
+    """The name of a worker at the beginning of a line; most lines begin with a date instead."""
+    if raw.startswith(b"20") or (raw[:1] in b"IWEF" and (raw[1:5].isdigit() or raw[1:2] == b" ")):
+        return ""
+    prefix = _WORKER.match(clean(raw))
+    return prefix[0].strip() if prefix else ""
 
 
 def clean(raw: bytes) -> str:
@@ -134,8 +141,17 @@ def _branches(words: Iterable[bytes]) -> bytes:
     return b"|".join(branches)
 
 
-def find_hits(blocks: Iterable[bytes], pattern: re.Pattern[bytes]) -> Iterator[Hit]:
-    """All landmarks of a log in order, each with its line."""
+class Stretch(NamedTuple):
+    """Whole lines without a landmark, between two that have one."""
+
+    window: bytes
+    begin: int
+    end: int
+    line: int  # of the first of them
+
+
+def find_hits(blocks: Iterable[bytes], pattern: re.Pattern[bytes]) -> Iterator[Hit | Stretch]:
+    """All landmarks of a log in order, each with its line, and what lies between them."""
     window, begin, line = b"", 0, 1
     for block in blocks:
         cut = max(0, begin - _BEHIND_BYTES)
@@ -155,21 +171,28 @@ def _searchable(window: bytes, begin: int) -> int:
     return newline + 1 if newline >= 0 else end
 
 
-def _search(window: bytes, part: tuple[int, int], pattern: re.Pattern[bytes], line: int) -> Iterator[Hit]:
+def _search(
+    window: bytes, part: tuple[int, int], pattern: re.Pattern[bytes], line: int
+) -> Iterator[Hit | Stretch]:
     begin, end = part
-    counted, stop, start = begin, -1, begin
+    counted, stop, start = begin, begin, begin
     for match in pattern.finditer(window, begin, min(len(window), end + _LONGEST_LANDMARK)):
         at = match.start()
         if at >= end:
-            return
+            break
         if at >= stop:
+            past = stop
             start, stop = _line_around(window, at)
+            if start > past + 1:
+                yield Stretch(window, past, start, line + window.count(b"\n", counted, past))
             line += window.count(b"\n", counted, max(counted, start))
             counted = max(counted, start)
         raw = window[start:stop]
         if b"\r" in raw:
             raw = _piece_around(raw, at - start)
         yield Hit(match[0], line, raw, (window, start, stop))
+    if end > stop:
+        yield Stretch(window, stop, end, line + window.count(b"\n", counted, stop))
 
 
 def _line_around(window: bytes, at: int) -> tuple[int, int]:

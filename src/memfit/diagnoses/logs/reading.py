@@ -17,7 +17,7 @@ from memfit.diagnoses.logs import (
     tracebacks,
 )
 from memfit.diagnoses.logs.facts import Facts
-from memfit.diagnoses.logs.lines import Hit, find_hits, pattern_of
+from memfit.diagnoses.logs.lines import Hit, Stretch, find_hits, pattern_of
 
 Recogniser = Callable[[Hit, Facts], None]
 _TAIL_BYTES = 2**16
@@ -25,7 +25,6 @@ _BINARY = 0.02  # of the first bytes: text has no such share of NULs and the lik
 _CONTROLS = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
 _FAMILIES: tuple[tuple[tuple[bytes, ...], Recogniser], ...] = (
-    (allocators.CHUNK_LANDMARKS, allocators.recognise_chunk),
     (tracebacks.LANDMARKS, tracebacks.recognise),
     (allocators.LANDMARKS, allocators.recognise),
     (asynchronous.LANDMARKS, asynchronous.recognise),
@@ -55,6 +54,9 @@ def read_facts(blocks: Iterable[bytes], on_bytes: Callable[[int], None] = lambda
     told = _Told(blocks, facts, on_bytes)
     line, raw, done = 0, b"", set[Recogniser]()
     for hit in find_hits(told.blocks(), _PATTERN):
+        if isinstance(hit, Stretch):
+            allocators.recognise_chunks(hit, facts)
+            continue
         if hit.line != line or hit.raw != raw:
             line, raw, done = hit.line, hit.raw, set()
         for recognise in _RECOGNISERS[hit.landmark]:

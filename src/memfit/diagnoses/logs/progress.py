@@ -52,7 +52,7 @@ def look_back(hit: Hit, facts: Facts) -> None:
     if hit.line - progress.looked_line < _NEAR_LINES:
         return
     progress.looked_line = hit.line
-    text = hit.behind(2**13) + hit.raw.decode(errors="replace")
+    text = hit.behind(2**11) + hit.raw.decode(errors="replace")
     bars, steps = list(_BAR.finditer(text)), list(_STEP.finditer(text))
     if bars and (not steps or bars[-1].start() > steps[-1].start()):
         step, total = int(bars[-1][1]), int(bars[-1][2])

@@ -131,6 +131,15 @@ LOGS: list[tuple[str, Cause, str]] = [
     ("epochs that went well", "leak", "Epoch 7/90\n" + BAR.format(211) + "\n" + failure(64 * MIB, "model/conv/Conv2D") + dump({64 * MIB: 90, 30 * MIB: 40}, [MIB], limit=7 * GIB)),
     ("one of two", "one_replica", CREATED.format("GPU:0", 22000) + CREATED.format("GPU:1", 22000) + EXHAUSTED + tensor((96, 64, 111, 111), "replica_1/model/conv/Conv2D", device="GPU:1", allocator="GPU_1_bfc")),
     ("one worker", "one_replica", EXHAUSTED + tensor((96, 64, 111, 111), "model/conv/Conv2D").replace("task:0", "task:3")),
+    ("slots of a session", "weights", "InternalError: Dst tensor is not initialized.\n\t [[Node: layer/w/Adam/Initializer/Const = Const[dtype=DT_FLOAT, value=Tensor<type: float shape: [99,9]>]()]]\n"),
+    ("a slot", "weights", EXHAUSTED + tensor((1500000, 256), "words/embeddings/Adam_1")),
+    ("an old graph", "activations", "W tensorflow/core/common_runtime/executor.cc:1076] 0x18 Compute status: Resource exhausted: OOM when allocating tensor with shapedim { size: 64 } dim { size: 9000 }\n\t [[Node: sub_9 = Sub[T=DT_FLOAT]()]]\n"),
+    ("pinned memory of a pool", "host_memory", failure(4 * GIB, "Copy", allocator="gpu_host_bfc") + dump({4 * GIB: 12}, [MIB], limit=60 * GIB, allocator="gpu_host_bfc")),
+    ("a device of crumbs", "device_taken", CREATED.format("GPU:0", 94) + EXHAUSTED + tensor((64, 128, 56, 56), "conv/Conv2D")),
+    ("PBS", "host_memory", "=>> PBS: job killed: mem 17001000kb exceeded limit 16777216kb\n"),
+    ("a notebook", "host_memory", "Your session crashed after using all available RAM.\n"),
+    ("Windows", "host_memory", traceback(USER, error="OSError: [WinError 1455] The paging file is too small for this operation to complete")),
+    ("validation at an epoch's end", "activations", "Epoch 1/9\n" + BAR.format(500) + "\n" + EXHAUSTED + tensor((900, 64, 80, 80), "model/conv/Relu")),
     ("no error at all", "not_an_oom", EPOCH + "500/500 - 9s - loss: 0.31\nDone.\n"),
     ("a prose text", "not_an_oom", "In memory of a good dog.\nIt is gone.\n"),
     ("another error", "not_an_oom", EPOCH + traceback(USER, FIT, KERAS, error="ValueError: Input 0 of layer dense is incompatible with the layer")),
@@ -201,3 +210,27 @@ def test_two_workers_whose_lines_alternate() -> None:
     assert found.cause in ("fragmentation", "activations")
     only_one = "\n".join(line for line in log.splitlines() if line.startswith("worker-0"))
     assert memfit.diagnose(only_one).cause == "fragmentation"
+
+
+def test_a_traceback_of_a_notebook() -> None:
+    log = (
+        "ResourceExhaustedError                    Traceback (most recent call last)\n"
+        "<ipython-input-6-63b342> in <module>\n      1 for epoch in range(3):\n----> 2     model.fit(x, y)\n\n"
+        "/opt/lib/python3.8/site-packages/keras/engine/training.py in fit(self, x)\n"
+        "    900       callbacks.on_epoch_begin(epoch)\n--> 901         tmp_logs = self.train_function(iterator)\n\n"
+        "ResourceExhaustedError: " + tensor((64, 32, 80, 80), "model/conv/Conv2D")
+    )
+    found = memfit.diagnose(log)
+    assert (found.cause, found.source) == ("activations", "<ipython-input-6-63b342>:2")
+    assert memfit.diagnose("Cell In[7], line 3\n" + log[-400:]).source == "In[7]:3"
+
+
+def test_the_last_words_of_a_crash() -> None:
+    log = failure(900 * MIB, "") + (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+        '  File "/opt/lib/python3.12/site-packages/tensorflow/python/framework/constant_op.py", line 90 in constant\n'
+        '  File "/home/somebody/work/load.py", line 8 in load\n'
+        '  File "/home/somebody/work/train.py", line 3 in <module>\n'
+    )
+    found = memfit.diagnose(log)
+    assert (found.cause, found.source) == ("data_on_device", "load.py:8")

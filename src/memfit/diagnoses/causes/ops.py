@@ -14,12 +14,13 @@ _CONSTANT = re.compile(r"(?:^|/)_?(?:EagerConst|Const(?:_\d+)?|HostConst)$|_Eage
 _WEIGHT_OP = re.compile(
     r"Initializer|VarHandleOp|VariableV2|AssignVariable|(?:^|/)(?:kernel|embeddings|gamma|beta|bias)(?:/|$)"
     r"|Resource(?:Sparse)?Apply|ApplyAdam"
-    r"|(?:^|/)(?i:adam|adamw|adamax|rmsprop|adagrad|adadelta|nadam|lion|momentum|sgd|ftrl|lamb)(?:_\d+)?/"
+    r"|(?:^|/)(?i:adam|adamw|adamax|rmsprop|adagrad|adadelta|nadam|lion|momentum|sgd|ftrl|lamb)(?:_\d+)?(?:/|$)"
     r"|StatelessRandomUniform|StatelessTruncatedNormal|TruncatedNormal|StatelessRandomNormal|random_uniform/",
 )
 _WEIGHT_FRAME = re.compile(
-    r"^(?:build|add_weight|add_variable\w*|_create_slots|add_slot|apply_gradients|apply|build_from_config"
-    r"|load_weights|set_weights|_internal_apply_gradients|update_step|_initialize\w*|restore|add_optimizer_variables)$"
+    r"^(?:build|build_from_config|add_weight|add_variable\w*|add_optimizer_variables|_create_slots|add_slot"
+    r"|apply|apply_gradients|_internal_apply_gradients|_?resource_apply\w*|update_step|_initialize\w*"
+    r"|load_weights|set_weights|restore)$"
 )
 _DATA_FRAME = re.compile(
     r"^(?:from_tensor_slices|from_tensors|constant|convert_to_eager_tensor|normalize_element|TensorSliceDataset"
@@ -44,7 +45,7 @@ def find_data(case: Case) -> Iterator[Finding]:
     is_constant = bool(_CONSTANT.search(op)) or any(map(_DATA_FRAME.match, functions[-6:]))
     is_adapter = any(_DATA_ADAPTER.search(frame.path) for frame in case.frames[-14:])
     is_adapter = is_adapter or bool(_DATA_OP.search(op))
-    if any(map(_WEIGHT_FRAME.match, functions)) and not is_adapter:
+    if (_WEIGHT_OP.search(op) or any(map(_WEIGHT_FRAME.match, functions))) and not is_adapter:
         return
     size = f" of {format_size(case.request_bytes)}" if case.request_bytes else ""
     quote = _quotes((case.failed("copy") or [case.failure])[-1:])
@@ -78,7 +79,7 @@ def _is_large(case: Case) -> bool:
 
 def find_weights(case: Case) -> Iterator[Finding]:
     """A variable that was being made, or an optimizer at work."""
-    if case.failure is None or not case.failed("allocator", "tensor", "request"):
+    if case.failure is None or not case.failed("allocator", "tensor", "request", "copy"):
         return
     op = case.failure.op or ""
     quote = (case.failure.evidence,)
@@ -133,7 +134,7 @@ def find_activations(case: Case) -> Iterator[Finding]:
         yield Finding("activations", 2.0, f"{op} asked for {size}{shape}", (failure.evidence,))
     elif failure.shape is not None and len(failure.shape) >= 2:
         yield Finding("activations", 1.8, f"a tensor of {size}{shape} found no room", (failure.evidence,))
-    elif failure.requested_bytes and (op or case.failed("tpu") or case.dump or case.failed("torch")):
+    elif op or (failure.requested_bytes and (case.dump or case.failed("tpu", "torch"))):
         yield Finding("activations", 1.5, f"{op or 'an op'} asked for {size}", (failure.evidence,))
 
 

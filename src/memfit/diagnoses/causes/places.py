@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from memfit.diagnoses.causes.cases import Case, Finding
@@ -18,7 +19,7 @@ def find_taken(case: Case) -> Iterator[Finding]:
     facts, ours = case.facts, case.failed("allocator", "tensor", "copy", "request")
     drivers, handles = case.failed("driver"), case.failed("handle")
     if facts.scarce is not None and (ours or drivers or handles):
-        words = "less than half of the device was free when training began"
+        words = "most of the device was taken when training began"
         yield Finding("device_taken", 2.9, words, (facts.scarce,))
     if handles:
         words = "cuDNN or cuBLAS could not start: memory was taken before they could"
@@ -115,6 +116,10 @@ def find_host(case: Case) -> Iterator[Finding]:
         yield Finding("host_memory", strength, f"{words} for an array", _quotes(arrays), size)
     elif not (kills or killed):
         yield from _plain_cpu(case, device)
+    pinned = [one for one in device if re.search(r"(?:cuda|gpu)_host", one.allocator or "")]
+    if pinned:
+        words = "memory of the host that is kept for copies to the device was used up"
+        yield Finding("host_memory", 2.9, words, _quotes(pinned))
 
 
 def _plain_cpu(case: Case, device: list[Failure]) -> Iterator[Finding]:

@@ -143,14 +143,16 @@ def find_long_runs(case: Case) -> Iterator[Finding]:
     if case.failure is None or not case.failed("allocator", "tensor", "request", "copy"):
         return
     evidence = (progress.evidence,) if progress.evidence else ()
-    if (progress.epoch or 1) >= 3 and progress.step and not _in_validation(case):
+    # At an epoch's end something else runs than before: validation, a checkpoint.
+    is_within = not _in_validation(case) and progress.step != progress.steps
+    if (progress.epoch or 1) >= 3 and progress.step:
         words = (
             f"training went well for {(progress.epoch or 1) - 1} epochs of the same shapes before it ran out"
         )
-        yield Finding("leak", 2.2, words, evidence)
+        yield Finding("leak", 2.2 if is_within else 1.2, words, evidence)
     elif _steps(case) >= 1000:
         words = f"training went well for {_steps(case):,} steps before it ran out"
-        yield Finding("leak", 2.1, words, evidence)
+        yield Finding("leak", 2.1 if is_within else 1.2, words, evidence)
     if facts.retraces:
         words = "functions are traced again and again, and each trace stays"
         strength = 1.9 if facts.retraces.count > 2 else 1.0

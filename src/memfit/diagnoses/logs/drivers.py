@@ -26,6 +26,7 @@ _CREATED = re.compile(r"Created (?:TensorFlow )?device \(?\S*?device:(GPU:\d+) w
 _FREE = re.compile(rf"totalMemory:\s*({SIZE})\s*freeMemory:\s*({SIZE})")
 _WRONG_VERSION = re.compile(r"Loaded runtime CuDNN library: \S+ but source was compiled with")
 _SCARCE = 0.5  # of a device: less was free when it was made
+_TINY_MB = 400  # no GPU of today has so little
 _ENOUGH = 1000
 
 LANDMARKS = (
@@ -98,6 +99,8 @@ def _device(hit: Hit, facts: Facts) -> None:
     """A device that was made, with how much of it there was."""
     if (created := _CREATED.search(hit.text)) is not None and len(facts.gpus) < 256:
         facts.gpus[f"{hit.worker} {created[1]}".strip()] = int(created[2]) * 2**20
+        if int(created[2]) < _TINY_MB:
+            facts.scarce = hit.evidence()
     free = _FREE.search(f"{hit.text} {hit.following}")
     if free is not None:
         total_bytes, free_bytes = read_size(free[1]), read_size(free[2])

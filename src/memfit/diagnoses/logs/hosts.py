@@ -15,19 +15,21 @@ KILLED_FOR_MEMORY = re.compile(
     r"|OutOfMemory(?:Error)?: .*kill|OutOfMemoryKiller"
     r"|Exceeded (?:job|step|\w+) memory limit|TERM_MEMLIMIT|OUT_OF_ME"
     r"|[Kk]illed.{0,40}(?:memory|mem |vmem|RAM)|(?:memory|vmem|mem) .{0,40}exceeded (?:the )?limit"
+    r"|low on resource: memory"
     r"|crashed after using all available RAM|tried to allocate more memory than is available"
     r"|using .{0,20}memory.{0,60}(?:[Kk]illed|limit exceeded)|[Mm]emory limit exceeded",
     re.IGNORECASE,
 )
 _KILLED = re.compile(
-    r"^\s*Killed(?:: 9)?\s*$|\b\d+\s+Killed\s+\S|: killed\b|signal 9\b|SIGKILL"
+    r"^\s*Killed(?:: 9)?\s*$|[Kk]ernel (?:appears to have )?died"
+    r"|\b\d+\s+Killed\s+\S|: killed\b|signal 9\b|SIGKILL"
     r"|(?:exit(?:ed)?|returned?|status|code)\b[^\n]{0,30}\b137\b|exit(?:ed)?\b.{0,20}\bcode:? -9\b"
 )
 _ARRAY = re.compile(
     rf"Unable to allocate (?:array with shape \(([\d, ]*)\) and data type (\w+)"
     rf"|({SIZE}) for an array with shape \(([\d, ]*)\) and data type (\w+))"
 )
-_NO_ROOM = re.compile(r"MemoryError|std::bad_alloc|Cannot allocate memory")
+_NO_ROOM = re.compile(r"MemoryError|std::bad_alloc|Cannot allocate memory|paging file is too small")
 _TENTH = re.compile(r"Allocation of (\d+) exceeds \d+% of (?:free )?system memory")
 _OTHER_END = re.compile(
     r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|CANCELLED AT|TERM_RUNLIMIT|TERM_OWNER|walltime"
@@ -56,6 +58,13 @@ LANDMARKS = (
     b"_alloc\n",
     b"::bad_alloc",
     b"Allocation of ",
+    b"PBS: ",
+    b"The node was low",
+    b"The paging file",
+    b"The kernel appears",
+    b"Kernel died",
+    b"Your session",
+    b"Your notebook",
 )
 
 

@@ -10,7 +10,7 @@ from memfit.diagnoses.logs.progress import look_back
 from memfit.diagnoses.logs.sizes import SIZE, bytes_of_shape, read_shape, read_size
 
 _TENSOR = re.compile(
-    r"OOM when allocating tensor (?:with|of) shape ?\[([\d, ]*)\](?: and type (\w+))?"
+    r"OOM when allocating tensor (?:with|of) shape ?(?:\[([\d, ]*)\]|dim \{(.*)\}|$)(?: and type (\w+))?"
     r"(?: on (\S+))?(?: by allocator (\S+))?"
 )
 _REQUEST = re.compile(
@@ -21,7 +21,7 @@ _COPY = re.compile(r"Dst tensor is not initialized|Cannot parse tensor from prot
 _COPIED_FOR = re.compile(r"from \S+ to (\S+) in order to run (\w+)")
 _NODE = re.compile(
     r"\{\{node ([^}]+)\}\}|\[\[Node: (\S+) = |\[Op:\s*([^\]\s]+)\s*\]|Detected at node '?([^'\s]+)'?"
-    r"|Node: '([^']+)'|\{\{function_node [^}]+\}\}\s*\{\{node ([^}]+)\}\}"
+    r"|Node: '([^']+)'|Caused by op u?'([^']+)'|\{\{function_node [^}]+\}\}\s*\{\{node ([^}]+)\}\}"
 )
 _OTHER_RESOURCES = re.compile(r"No space left on device|Too many open files|larger than max|[Qq]uota")
 _EXHAUSTED = re.compile(r"Resource exhausted|RESOURCE_EXHAUSTED|ResourceExhaustedError")
@@ -41,6 +41,7 @@ LANDMARKS = (
     b"[Op:",
     b"Detected at node",
     b"Node: '",
+    b"Caused by op",
     b"No space left on device",
     b"Too many open files",
 )
@@ -70,18 +71,18 @@ def op_in(text: str) -> str | None:
 
 
 def _tensor(hit: Hit, facts: Facts, tensor: re.Match[str]) -> None:
-    shape = read_shape(tensor[1])
+    shape = read_shape(tensor[1] or ",".join(re.findall(r"size: (\d+)", tensor[2] or "")))
     look_back(hit, facts)
     facts.fail(
         Failure(
             "tensor",
             hit.evidence(),
             hit.worker,
-            requested_bytes=bytes_of_shape(shape, tensor[2]),
-            shape=shape,
-            dtype=tensor[2],
-            device=_device(tensor[3]),
-            allocator=tensor[4],
+            requested_bytes=bytes_of_shape(shape, tensor[3]),
+            shape=shape or None,
+            dtype=tensor[3],
+            device=_device(tensor[4]),
+            allocator=tensor[5],
             op=op_in(hit.text) or op_in(_same_message(hit)),
         )
     )

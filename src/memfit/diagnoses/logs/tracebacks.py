@@ -7,21 +7,27 @@ import re
 from memfit.diagnoses.logs.facts import Facts, Frame
 from memfit.diagnoses.logs.lines import Hit
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:,? in (.+))?')
-_CELL = re.compile(r"(?:Cell )?(In\s?\[\d+\]), line (\d+)|<ipython-input-(\d+)-\w+> in (\S+)")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:,? in (.+))?|^\s*File (\S+\.py):(\d+), in (\w+)')
+_CELL = re.compile(r"(?:Cell )?(In\s?\[\d+\]), line (\d+)")
+_ARROW = re.compile(r"^\s*-+> ?(\d+)\s?(.*)")
+_ABOVE_ARROW = re.compile(
+    r"^(?:\x1b\[[\d;]*m)*(\S+\.py|<ipython-input-\d+-\w+>) in ([\w<>]+)\(?", re.MULTILINE
+)
 _ERROR = re.compile(
     r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Killed|Warning)|KeyboardInterrupt)"
     r"(?::|\s*$)"
 )
 _FOREIGN = re.compile(
-    r"(?:site|dist)-packages|[/\\]lib(?:64)?[/\\]python3?[\d.]*[/\\]|[/\\](?:keras|tensorflow|tf_keras|jax"
-    r"|memfit)[/\\]|[/\\]Lib[/\\]\w+\.py$|^<(?:frozen|string|__array_function__)|tensorflow_core"
+    r"(?:site|dist)-packages|[/\\]lib(?:64)?[/\\]python3?[\d.]*[/\\]|^<(?:frozen|string|__array_function__)"
+    r"|[/\\](?:keras[/\\]src|tensorflow[/\\]python|tensorflow_core|tf_keras|jax[/\\]_src|memfit)[/\\]"
+    r"|[/\\][Ll]ib[/\\](?:runpy|threading|contextlib|functools|importlib|multiprocessing|concurrent|asyncio)\b"
 )
 _CRASH = re.compile(r"(?:Current thread|Thread) 0x\w+.*\(most recent call first\)")  # of faulthandler
 _OF_MEMORY = ("ResourceExhaustedError", "MemoryError", "XlaRuntimeError", "OutOfMemoryError", "DoesNotFit")
 
 LANDMARKS = (
-    b'File "',
+    b"File ",
+    b"--> ",
     b"Traceback (",
     b"Error",
     b"Exception",
@@ -30,7 +36,6 @@ LANDMARKS = (
     b"StopIteration",
     b"Current thread 0x",
     b"Cell In",
-    b"<ipython-input",
 )
 
 
@@ -51,16 +56,23 @@ def recognise(hit: Hit, facts: Facts) -> None:
 
 
 def _frame(hit: Hit, text: str) -> Frame | None:
-    match = _FRAME.search(text)
-    if match is not None:
+    if (arrow := _ARROW.match(text)) is not None:
+        return _frame_of_notebook(hit, arrow)
+    if (match := _FRAME.search(text)) is not None:
         code = "" if 'File "' in hit.following else hit.following.strip()
-        is_users = not _FOREIGN.search(match[1])
-        return Frame(match[1], int(match[2][:9]), match[3] or "", code, hit.evidence(), is_users)
+        return _made(hit, match[1] or match[4], match[2] or match[5], match[3] or match[6], code)
     cell = _CELL.search(text)
-    if cell is None:
-        return None
-    name = cell[1] or f"In[{cell[3]}]"
-    return Frame(name.replace(" ", ""), int(cell[2] or 0), cell[4] or "", "", hit.evidence(), True)
+    return None if cell is None else _made(hit, cell[1].replace(" ", ""), cell[2], None, "")
+
+
+def _frame_of_notebook(hit: Hit, arrow: re.Match[str]) -> Frame | None:
+    """A frame as IPython writes it: the file is some lines above the one that an arrow points to."""
+    above = list(_ABOVE_ARROW.finditer(hit.behind(2**11)))
+    return _made(hit, above[-1][1], arrow[1], above[-1][2], arrow[2]) if above else None
+
+
+def _made(hit: Hit, path: str, line: str, function: str | None, code: str) -> Frame:
+    return Frame(path, int(line[:9]), function or "", code, hit.evidence(), not _FOREIGN.search(path))
 
 
 def _end(hit: Hit, facts: Facts, name: str, *, is_indented: bool) -> None:

@@ -103,6 +103,8 @@ LOGS: list[tuple[str, Cause, str]] = [
     ("gaps", "fragmentation", EPOCH + failure(800 * MIB, "model/conv/Conv2D") + dump({50 * MIB: 12, 256: 300}, [610 * MIB] * 5, limit=4 * GIB)),
     ("a constant between gaps", "fragmentation", failure(800 * MIB, "_EagerConst") + dump({50 * MIB: 12}, [610 * MIB] * 5, limit=4 * GIB)),
     ("the driver backs off", "device_taken", "".join(DRIVER.format(f"{size / GIB:.2f}G", size) for size in (3 * GIB, 2899102924, 2609192632))),
+    ("numbers that look like exit codes", "device_taken", DRIVER.format("2.0G", 2137137137) + DRIVER.format("137", 137)),
+    ("bad_alloc in an error", "host_memory", traceback(USER, error="tensorflow.python.framework.errors_impl.InternalError: std::bad_alloc")),
     ("next to nothing", "device_taken", DRIVER.format("4.0K", 4096) * 3),
     ("cuBLAS", "device_taken", STAMP + "E tensorflow/stream_executor/cuda/cuda_blas.cc:226] failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED\n"),
     ("cuDNN", "device_taken", STAMP + "E tensorflow/compiler/xla/stream_executor/cuda/cuda_dnn.cc:377] Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\n" + traceback(USER, KERAS, error="tensorflow.python.framework.errors_impl.UnknownError: Failed to get convolution algorithm. This is probably because cuDNN failed to initialize")),

@@ -13,7 +13,7 @@ from memfit.diagnoses.logs.sizes import SIZE, read_shape, read_size
 KILLED_FOR_MEMORY = re.compile(
     r"oom[-_ ]?kill|Out of memory: Kill|cgroup out of memory"
     r"|OutOfMemory(?:Error)?: .*kill|OutOfMemoryKiller"
-    r"|Exceeded (?:job|step|\w+) memory limit|TERM_MEMLIMIT|OUT_OF_ME"
+    r"|Exceeded (?:job|step|\w+) memory limit|TERM_MEMLIMIT|\bOUT_OF_ME"
     r"|[Kk]illed.{0,40}(?:memory|mem |vmem|RAM)|(?:memory|vmem|mem) .{0,40}exceeded (?:the )?limit"
     r"|low on resource: memory"
     r"|crashed after using all available RAM|tried to allocate more memory than is available"
@@ -35,7 +35,9 @@ _OTHER_END = re.compile(
     r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|CANCELLED AT|TERM_RUNLIMIT|TERM_OWNER|walltime"
     r"|Segmentation fault",
 )
-TAIL = re.compile(rb"(?m)^.*?(?:killed|137|code:? -9|signal 9|oom|memory limit|available RAM|exceed).*$")
+TAIL = re.compile(
+    rb"(?m)^.*?(?:killed|\b137\b|code:? -9|signal 9|oom|memory limit|available RAM|exceed|bad_alloc).*$"
+)
 
 LANDMARKS = (
     b"Kill",
@@ -55,8 +57,9 @@ LANDMARKS = (
     b"Unable to allocate",
     b"Cannot allocate memory",
     b"_alloc'",
+    b"_alloc ",
+    b"_alloc)",
     b"_alloc\n",
-    b"::bad_alloc",
     b"Allocation of ",
     b"PBS: ",
     b"The node was low",

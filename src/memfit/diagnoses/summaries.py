@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memfit.diagnoses.causes.cases import Case
 from memfit.diagnoses.causes.verdicts import Verdict
-from memfit.records import Cause
+from memfit.records import Cause, Evidence
 from memfit.units import format_size
 
 _OPENINGS: dict[Cause, str] = {
@@ -53,9 +53,9 @@ def _other_end(case: Case) -> str:
     facts = case.facts
     ended = [one for one in facts.tracebacks if one.error is not None]
     if facts.other_ends and facts.other_ends.last is not None:
-        return f"Memory is not what ended it: {facts.other_ends.last.text[:160]}"
+        return f"Memory is not what ended it: {_said(facts.other_ends.last)}."
     if ended and ended[-1].error is not None:
-        return f"Memory did not run out; it ended with {ended[-1].error.text[:160]}"
+        return f"Memory did not run out; it ended with {_said(ended[-1].error)}."
     if facts.warnings or facts.host_warnings:
         count = facts.warnings.count + facts.host_warnings.count
         return (
@@ -64,13 +64,19 @@ def _other_end(case: Case) -> str:
     return f"Nothing in these {facts.lines + 1:,} lines says that memory ran out."
 
 
+def _said(quote: Evidence) -> str:
+    return quote.text[:160].rstrip(". ")
+
+
 def _unsure(case: Case) -> str:
     if case.facts.size_bytes == 0:
         return "The log is empty, so nothing is known."
     if case.facts.is_binary:
         return f"These {case.facts.size_bytes:,} bytes are not text, and nothing in them is known."
     failure = case.failure
-    what = f" ({failure.evidence.text[:120]})" if failure else ""
+    if set(case.facts.failures) == {"unclear"}:
+        return f"A library failed, maybe for want of memory: {_said(case.failed('unclear')[-1].evidence)}."
+    what = f" ({_said(failure.evidence)})" if failure else ""
     return f"Memory ran out{what}, but the log does not say what it was filled with."
 
 

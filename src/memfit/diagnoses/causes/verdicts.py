@@ -75,6 +75,7 @@ def _has_failed(case: Case) -> bool:
 def evidence_of(verdict: Verdict, case: Case) -> tuple[Evidence, ...]:
     """The lines that speak for the verdict, each once, in the order of the log."""
     lines = [quote for finding in verdict.findings for quote in finding.evidence]
+    lines += [failure.evidence for failure in case.failed("unclear")[-1:]]
     if case.failure is not None:
         lines.append(case.failure.evidence)
         if case.dump is not None and case.dump.failure is not None:

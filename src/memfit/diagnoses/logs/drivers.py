@@ -12,12 +12,14 @@ from memfit.diagnoses.logs.sizes import SIZE, read_size
 _REFUSED = re.compile(
     rf"(?:failed to alloc(?:ate)?|could not allocate)\s+(?:{SIZE}\s*)?\(?(\d+) bytes\)?", re.IGNORECASE
 )
-_OUT = re.compile(r"CUDA_ERROR_OUT_OF_MEMORY|ErrorMemoryAllocation")
+_OUT = re.compile(r"CUDA_ERROR_OUT_OF_MEMORY|ErrorMemoryAllocation|Status: out of memory")
 _HANDLE = re.compile(
     r"(?:create|initialize|creating)\s+(?:the )?cu(?:dnn|blas)\w*(?: handle)?|cuDNN failed to initialize"
-    r"|(?:CUDNN|CUBLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)",
+    r"|(?:CUDNN|CUBLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)"
+    r"|Blas \w*GEMM\w* launch failed|without BLAS support",
     re.IGNORECASE,
 )
+_UNCLEAR = re.compile(r"unhandled (?:cuda|system) error|(?:CUDNN|CUBLAS)_STATUS_\w+", re.IGNORECASE)
 _NCCL = re.compile(r"NCCL.*(?:out of memory|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate)", re.IGNORECASE)
 _TORCH = re.compile(rf"CUDA out of memory\. Tried to allocate ({SIZE})")
 _TORCH_TOTAL = re.compile(rf"({SIZE}) total capacity|total capacity of ({SIZE})")
@@ -36,6 +38,9 @@ LANDMARKS = (
     b"CUBLAS_STATUS",
     b"DNN failed to initialize",
     b"NCCL",
+    b"Status: out of memory",
+    b"Blas ",
+    b"BLAS support",
     b"CUDA out of memory",
     b"Created device",
     b"Created TensorFlow device",
@@ -65,6 +70,8 @@ def recognise(hit: Hit, facts: Facts) -> None:
     elif _HANDLE.search(text):
         look_back(hit, facts)
         facts.fail(Failure("handle", hit.evidence(), hit.worker))
+    elif _UNCLEAR.search(text) and "SUCCESS" not in text:
+        facts.fail(Failure("unclear", hit.evidence(), hit.worker))
 
 
 def _refused(hit: Hit, facts: Facts) -> None:

@@ -19,6 +19,7 @@ FailureKind = Literal[
     "driver",  # that gave nothing
     "handle",  # of cuDNN or cuBLAS
     "collective",  # of NCCL
+    "unclear",  # of a library, for want of memory or of something else
     "tpu",
     "torch",  # a second framework
     "array",  # of the host

@@ -220,13 +220,13 @@ def test_two_workers_whose_lines_alternate() -> None:
 def test_a_traceback_of_a_notebook() -> None:
     log = (
         "ResourceExhaustedError                    Traceback (most recent call last)\n"
-        "<ipython-input-6-63b342> in <module>\n      1 for epoch in range(3):\n----> 2     model.fit(x, y)\n\n"
+        "<ipython-input-9-0ddba11> in <module>\n      1 for epoch in range(3):\n----> 2     model.fit(x, y)\n\n"
         "/opt/lib/python3.8/site-packages/keras/engine/training.py in fit(self, x)\n"
         "    900       callbacks.on_epoch_begin(epoch)\n--> 901         tmp_logs = self.train_function(iterator)\n\n"
         "ResourceExhaustedError: " + tensor((64, 32, 80, 80), "model/conv/Conv2D")
     )
     found = memfit.diagnose(log)
-    assert (found.cause, found.source) == ("activations", "<ipython-input-6-63b342>:2")
+    assert (found.cause, found.source) == ("activations", "<ipython-input-9-0ddba11>:2")
     assert memfit.diagnose("Cell In[7], line 3\n" + log[-400:]).source == "In[7]:3"
 
 

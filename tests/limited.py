@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -22,7 +23,8 @@ QUIET = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
     "TF_ENABLE_ONEDNN_OPTS": "0",
-    "PYTHONPATH": str(Path(__file__).parent),
+    # What is tested here is tested in children too, also where another checkout is installed.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }
 
 

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from demos.test_mainjob import DEMO
+from diagnoses.written import ACTIVATIONS
 from limited import QUIET, run_limited
 
 ROOT = Path(__file__).parent.parent
@@ -96,6 +97,15 @@ def test_packs(tmp_path: Path) -> None:
         run_limited(_call, None, folder=str(tmp_path), arguments=command.split()[1:])
 
 
+def test_diagnoses(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(ACTIVATIONS)
+    for command in [line for line in _commands() if line.startswith("memfit diagnose")]:
+        ended = subprocess.run(
+            [sys.executable, "-m", *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert "activations" in ended.stdout
+
+
 def _call(folder: str, arguments: list[str]) -> None:
     from memfit.commands.main import run
 
@@ -106,7 +116,7 @@ def _call(folder: str, arguments: list[str]) -> None:
 
 
 def test_there_are_no_other_commands() -> None:
-    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack")
+    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack", "memfit diagnose")
     others = [line for line in _commands() if not line.startswith(known)]
     assert others == [" ".join(DEMO)]  # run by the demo's own test
 

@@ -56,6 +56,8 @@ EXAMPLES: list[MemfitError] = [
     errors.DamagedCheckpoint("a.checkpoint", "it has no end after 9 bytes"),
     errors.CannotResume("training 2 is of another model", expected="the model 1a", received="the model 2b"),
     errors.RunNotFound("train.py", folder="runs", suggestion="memfit run train.py"),
+    errors.CannotRead("train.log", "No such file or directory"),
+    errors.CannotDiagnose(3),
     errors.CannotWrite("out.json", "Permission denied"),
     errors.RamTooSmall(2**20, least_bytes=2**25, parts=[("batches in use", 2**25)], batch_size=32),
     errors.NoData("photos", expected="images", found="3 other files", suggestion="another folder"),

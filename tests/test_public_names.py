@@ -10,6 +10,7 @@ from memfit.version import __version__
 def test_public_names_are_pinned() -> None:
     assert memfit.__all__ == [
         "Budget",
+        "Diagnosis",
         "Estimate",
         "MemfitError",
         "Plan",
@@ -17,6 +18,7 @@ def test_public_names_are_pinned() -> None:
         "__version__",
         "data",
         "devices",
+        "diagnose",
         "errors",
         "estimate",
         "fit",
@@ -59,6 +61,11 @@ def test_importing_memfit_is_light() -> None:
     heavy = {"tensorflow", "keras", "numpy", "rich", "psutil", "click"}
     assert not heavy & _loaded_after("import memfit")
     assert "tensorflow" not in _loaded_after("import memfit; memfit.data")
+
+
+def test_diagnosing_a_log_does_not_need_tensorflow() -> None:
+    loaded = _loaded_after("import memfit; memfit.diagnose('Killed\\n')")
+    assert not {"tensorflow", "keras"} & loaded
 
 
 def test_help_and_version_are_light() -> None:

@@ -23,12 +23,13 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import data, devices, errors
-    from memfit.api import estimate, fit, limit, plan, protect, remat, step
+    from memfit.api import diagnose, estimate, fit, limit, plan, protect, remat, step
     from memfit.errors import MemfitError
-    from memfit.records import Budget, Estimate, Plan, Run
+    from memfit.records import Budget, Diagnosis, Estimate, Plan, Run
 
 __all__ = [
     "Budget",
+    "Diagnosis",
     "Estimate",
     "MemfitError",
     "Plan",
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "data",
     "devices",
+    "diagnose",
     "errors",
     "estimate",
     "fit",
@@ -48,10 +50,12 @@ __all__ = [
 
 _HOMES = {
     "Budget": "memfit.records",
+    "Diagnosis": "memfit.records",
     "Estimate": "memfit.records",
     "MemfitError": "memfit.errors",
     "Plan": "memfit.records",
     "Run": "memfit.records",
+    "diagnose": "memfit.api",
     "estimate": "memfit.api",
     "fit": "memfit.api",
     "limit": "memfit.api",

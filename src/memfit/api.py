@@ -8,13 +8,14 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
 from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
 from memfit.garbage import no_collection
-from memfit.records import Budget, Call, Doctor, Estimate, Plan, Probe, Program, Run
+from memfit.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Probe, Program, Run
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
@@ -22,6 +23,7 @@ logger = logging.getLogger("memfit")
 
 __all__ = [
     "check_fits",
+    "diagnose",
     "estimate",
     "estimate_series",
     "examine",
@@ -356,6 +358,19 @@ def check_fits(found: Estimate, *, suggestion: str) -> None:
         suggestion=suggestion,
         limit_bytes=found.budget_bytes,
     )
+
+
+def diagnose(what: BaseException | str | bytes | Path | Run) -> Diagnosis:
+    """Why memory ran out: a cause, what speaks for it, your line that led there, and what to do first.
+
+    Takes an exception, the text of a log, the path of a log of any size, or a Run. TensorFlow is not needed.
+
+    >>> memfit.diagnose(pathlib.Path("train.log")).cause
+    'data_on_device'
+    """
+    from memfit.diagnoses.making import diagnose_any
+
+    return diagnose_any(what)
 
 
 def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:

@@ -19,6 +19,13 @@ for _power, _letter in enumerate("kmgtp", start=1):
 
 _SIZE = re.compile(r"([-+]?[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e([0-9]{1,2}))?\s*([a-z]*)", re.ASCII)
 _LARGEST = 2**63 - 1
+_DTYPE_BYTES = {
+    **dict.fromkeys(("complex128", "c128"), 16),
+    **dict.fromkeys(("double", "float64", "int64", "uint64", "complex64", "f64", "s64", "u64", "c64"), 8),
+    **dict.fromkeys(("float", "float32", "int32", "uint32", "f32", "s32", "u32"), 4),
+    **dict.fromkeys(("half", "float16", "bfloat16", "int16", "uint16", "f16", "bf16", "s16", "u16"), 2),
+    **dict.fromkeys(("bool", "int8", "uint8", "pred", "s8", "u8"), 1),
+}
 _NAMES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -64,3 +71,12 @@ def format_size(size_bytes: int) -> str:
     while abs(size) >= 1024 and power < 4:
         size, power = size / 1024, power + 1
     return f"{size:.1f} {_NAMES[power]}" if power else f"{size_bytes} B"
+
+
+def dtype_bytes(name: str) -> int | None:
+    """The bytes of one number of a type, by the name that TensorFlow, NumPy or XLA have for it.
+
+    >>> dtype_bytes("float"), dtype_bytes("bf16"), dtype_bytes("string")
+    (4, 2, None)
+    """
+    return _DTYPE_BYTES.get(name)

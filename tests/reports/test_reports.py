@@ -14,9 +14,11 @@ from memfit.records import (
     Cut,
     Demo,
     DemoRow,
+    Diagnosis,
     Doctor,
     Estimate,
     Estimates,
+    Evidence,
     Fit,
     HostMemory,
     LayerBytes,
@@ -26,9 +28,11 @@ from memfit.records import (
     Package,
     Parts,
     Plan,
+    Remedy,
 )
 from memfit.reports.bars import bar
 from memfit.reports.demos import show_demo
+from memfit.reports.diagnoses import show_diagnosis
 from memfit.reports.doctors import show_doctor
 from memfit.reports.estimates import show_estimates
 from memfit.reports.plans import show_plan
@@ -198,6 +202,37 @@ def test_estimates_against_a_budget() -> None:
     check_golden(GOLDEN / "estimates_budget.txt", text)
     assert text.count("FusedSomething") == 1  # what they have in common is said once
     assert "None fits the budget of 1.0 MiB." in against(MIB, "no", "no", "no")
+
+
+def test_diagnosis() -> None:
+    found = Diagnosis(
+        "data_on_device",
+        ("fragmentation",),
+        "Data fills the device: a few chunks hold 30.0 GiB of the 37.1 GiB in use (2 × 15.0 GiB).",
+        (
+            Evidence(
+                16, "2031-02-03 04:05:06.1: W tensorflow/a/bfc_allocator.cc:4] Allocator (GPU_0_bfc) ran out"
+            ),
+            Evidence(
+                394, "W0000 00:00:19.1 42 bfc_allocator.cc:1103] 2 Chunks of size [bold]16106127360 totalling"
+            ),
+        ),
+        OOM,
+        "train.py:17",
+        (
+            Remedy(
+                "Stream the data: a smaller batch would not help.", 30 * GIB, "memfit.data.from_arrays(x, y)"
+            ),
+            Remedy("Keep the data set on the host, where TensorFlow would put it on the device by itself."),
+        ),
+        ("the log has no dump of the allocator, so what filled the memory is inferred from the op alone",),
+    )
+    check_golden(GOLDEN / "diagnosis.txt", render(show_diagnosis(found)))
+
+
+def test_diagnosis_of_nothing() -> None:
+    found = Diagnosis("not_an_oom", (), "Nothing in these 12 lines says that memory ran out.")
+    check_golden(GOLDEN / "diagnosis_nothing.txt", render(show_diagnosis(found)))
 
 
 def test_demo() -> None:

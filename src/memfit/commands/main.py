@@ -11,6 +11,7 @@ import click
 
 from memfit.commands.completion import completion
 from memfit.commands.demo import demo
+from memfit.commands.diagnose import diagnose
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
 from memfit.commands.pack import pack
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, estimate, plan, run_script, report, pack, completion):
+for _command in (demo, doctor, estimate, plan, run_script, report, diagnose, pack, completion):
     cli.add_command(_command)
 
 

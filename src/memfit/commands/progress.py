@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
@@ -30,6 +31,7 @@ _LABELS = {
 }
 _WIDTH = 20
 _LOOK_SECONDS = 0.5
+_LONG_READ_BYTES = 64 * 2**20
 
 
 @contextmanager
@@ -108,3 +110,14 @@ def packing_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]
             progress.update(tasks[what], completed=done)
 
         yield on_progress
+
+
+@contextmanager
+def reading_progress(total_bytes: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar for a file that takes a while to read."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(_WIDTH), DownloadColumn(), TimeRemainingColumn())
+    off = quiet or not console.is_terminal or (total_bytes or 0) < _LONG_READ_BYTES
+    with Progress(*columns, console=console, disable=off, transient=True) as progress:
+        task = progress.add_task("reading", total=total_bytes)
+        yield lambda count: progress.update(task, completed=count)

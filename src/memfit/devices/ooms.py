@@ -13,7 +13,7 @@ import sys
 
 from memfit.errors import InvalidSize, MemfitError
 from memfit.records import OutOfMemory
-from memfit.units import parse_size
+from memfit.units import dtype_bytes, parse_size
 
 _OTHER_RESOURCES = re.compile(r"No space left on device|Too many open files|larger than max", re.IGNORECASE)
 _EXHAUSTED = re.compile(
@@ -36,12 +36,6 @@ _TENSOR = re.compile(
 )
 _REQUEST = re.compile(r"to allocate (?:request for )?([0-9.]+ ?(?:bytes|[KMGTP]?i?B))\b", re.IGNORECASE)
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}|\[Op:([^\]]+)\]")
-_DTYPE_BYTES = {
-    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
-    **dict.fromkeys(("float", "int32", "uint32"), 4),
-    **dict.fromkeys(("half", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-}
 
 
 def is_oom(error: BaseException) -> bool:
@@ -73,7 +67,7 @@ def read_oom(error: BaseException) -> OutOfMemory:
             op=_op_name(node),
         )
     shape = tuple(int(size) for size in tensor[1].split(",") if size)
-    item_bytes = _DTYPE_BYTES.get(tensor[2])
+    item_bytes = dtype_bytes(tensor[2])
     return OutOfMemory(
         tensor[0],
         requested_bytes=None if item_bytes is None else math.prod(shape) * item_bytes,

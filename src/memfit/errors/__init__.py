@@ -42,6 +42,8 @@ MemfitError
 ├── InvalidStream (ValueError)          an argument that does not describe a data set
 ├── DamagedData                         an element that cannot be read
 ├── PackageMissing (ImportError)        a package that a kind of data needs
+├── CannotRead (OSError)                a log that cannot be read
+├── CannotDiagnose (TypeError)          something that is no log, no error and no run
 └── CannotWrite (OSError)               output that cannot be written
 
 Each states the fact with numbers, then what was expected and received, then a `Try:` line that can be
@@ -59,6 +61,8 @@ from memfit.errors.frameworks import (
 )
 from memfit.errors.inputs import (
     BatchSizesDiffer,
+    CannotDiagnose,
+    CannotRead,
     CannotWrite,
     InvalidBatchSize,
     InvalidLever,
@@ -88,10 +92,12 @@ from memfit.errors.trainings import (
 
 __all__ = [
     "BatchSizesDiffer",
+    "CannotDiagnose",
     "CannotEstimate",
     "CannotGuard",
     "CannotLoadModel",
     "CannotLowerPrecision",
+    "CannotRead",
     "CannotRematerialise",
     "CannotResume",
     "CannotWrite",

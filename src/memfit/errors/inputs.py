@@ -172,3 +172,31 @@ class CannotWrite(MemfitError, OSError):
             kept,
             suggestion="a place that exists, has room, and that you may write to",
         )
+
+
+class CannotRead(MemfitError, OSError):
+    """A file to look at that cannot be read."""
+
+    exit_code = 2
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot read {path}: {reason}.",
+            "Expected: the log of a training, or - for standard input",
+            suggestion="python train.py 2>&1 | memfit diagnose -",
+        )
+
+
+class CannotDiagnose(MemfitError, TypeError):
+    """Something that is no log, no error and no run."""
+
+    exit_code = 2
+
+    def __init__(self, received: object) -> None:
+        self.received = type(received).__name__
+        super().__init__(
+            "expected an exception, the text of a log, a path or a Run.",
+            f"Received: an object of type {self.received}",
+            suggestion='memfit.diagnose(pathlib.Path("train.log"))',
+        )

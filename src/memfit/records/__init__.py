@@ -1,5 +1,6 @@
 """What the stages hand to each other: frozen dataclasses, which `roundtrips.py` takes to JSON and back."""
 
+from memfit.records.diagnoses import Cause, Diagnosis, Evidence, Remedy
 from memfit.records.estimates import Call, Estimate, Estimates, Fit, LayerBytes, Parts
 from memfit.records.machines import Budget, BudgetSource, DeviceMemory, Doctor, HostMemory, Package
 from memfit.records.plans import (
@@ -38,14 +39,17 @@ __all__ = [
     "Budget",
     "BudgetSource",
     "Call",
+    "Cause",
     "Choice",
     "Cut",
     "Demo",
     "DemoRow",
     "DeviceMemory",
+    "Diagnosis",
     "Doctor",
     "Estimate",
     "Estimates",
+    "Evidence",
     "Fit",
     "HostMemory",
     "Kernel",
@@ -70,6 +74,7 @@ __all__ = [
     "Probe",
     "Program",
     "ProgramVariable",
+    "Remedy",
     "Run",
     "Shortfall",
     "Slowdown",

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from memfit.diagnoses.logs.words import RAN_OUT
 from memfit.units import format_size
 
 Cause = Literal["memory", "asked", "unknown"]
 
-_RAN_OUT = re.compile(
-    r"ran out of memory|out of memory|RESOURCE_EXHAUSTED|ResourceExhausted|bad_alloc|OOM when allocating"
-    r"|failed to allocate|Cannot allocate memory",
-    re.IGNORECASE,
-)
 _CHECK = re.compile(r"Check failed|F\d{4} |terminate called|Fatal Python error")
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # what kernels end by that find no memory
 _NEAR = 0.8  # of the limit
@@ -74,7 +70,7 @@ def explain(ending: Ending) -> Death:
     if ending.signal == signal.SIGKILL:
         return _killed(ending)
     evidence = tuple(_telling(ending.said_last))
-    if any(map(_RAN_OUT.search, ending.said_last)):
+    if any(map(RAN_OUT.search, ending.said_last)):
         return Death("memory", f"It ended by {name} after it had run out of memory.", evidence)
     if ending.signal in END_SIGNALS:
         return Death("asked", f"It was ended by {name}.")
@@ -118,7 +114,7 @@ def _killed(ending: Ending) -> Death:
 
 def _telling(lines: Sequence[str]) -> Iterator[str]:
     """The lines that say what was wrong, the last of each kind."""
-    for pattern in (_RAN_OUT, _CHECK):
+    for pattern in (RAN_OUT, _CHECK):
         found = [line.strip() for line in lines if pattern.search(line)]
         if found:
             yield found[-1][:300]

@@ -91,6 +91,8 @@ LOGS: list[tuple[str, Cause, str]] = [
     ("activations in an op alone", "activations", EXHAUSTED + tensor((48, 96, 200, 200), "gradient_tape/model/up/Relu")),
     ("XLA", "activations", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5012345678 bytes.\n" + LAYOUT.format(parameter="2.20GiB", temp="5.75GiB")),
     ("XLA, mostly what comes in", "weights", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5012345678 bytes.\n" + LAYOUT.format(parameter="7.20GiB", temp="1.75GiB")),
+    ("XLA, a small program", "device_taken", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3145728 bytes.\n" + LAYOUT.format(parameter="3.00MiB", temp="1.00MiB").replace("9.05GiB", "5.00MiB")),
+    ("a batch of a pipeline", "host_memory", "RESOURCE_EXHAUSTED:  Failed to allocate memory for the batch of component 1\n\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]\n"),
     ("TPU", "activations", HBM.format(program="17.10G", arguments="2.20G")),
     ("TPU, mostly weights", "weights", HBM.format(program="3.10G", arguments="16.20G")),
     ("cuda_malloc_async", "activations", ASYNC.format(free=100663296, used=22020096000)),

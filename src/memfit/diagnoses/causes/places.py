@@ -12,6 +12,7 @@ from memfit.units import format_size
 
 _SMALL_BYTES = 64 * 2**20
 _LITTLE = 0.3  # of what there is: with less of ours in it, others have the rest
+_PIPELINE = re.compile(r"(?:^|/|\b)(?:\w*Iterator\w*|\w+DatasetV?\d?)$")
 
 
 def find_taken(case: Case) -> Iterator[Finding]:
@@ -31,6 +32,7 @@ def find_taken(case: Case) -> Iterator[Finding]:
     yield from _collectives(case)
     yield from _others_in_pool(case)
     yield from _second_framework(case)
+    yield from _small_program(case)
 
 
 def _dumped(case: Case) -> bool:
@@ -98,6 +100,15 @@ def _second_framework(case: Case) -> Iterator[Finding]:
         yield Finding("device_taken", 2.5, words, _quotes(torch))
 
 
+def _small_program(case: Case) -> Iterator[Finding]:
+    """XLA says what its whole program needs: where that is little, it is not what fills a device."""
+    layout, request = case.facts.buffers, case.request_bytes
+    total = layout.parts.get("total") if layout is not None else None
+    if layout is not None and total and total < _SMALL_BYTES and request and request <= total:
+        words = f"all that XLA's program needs is {format_size(total)}, and not even that was to be had"
+        yield Finding("device_taken", 2.85 if case.dump is None else 1.2, words, (layout.evidence,))
+
+
 def find_host(case: Case) -> Iterator[Finding]:
     """The kernel, a scheduler, or an array on the host."""
     arrays, kills, killed = case.failed("array", "host"), case.failed("kill"), case.failed("killed")
@@ -123,7 +134,11 @@ def find_host(case: Case) -> Iterator[Finding]:
 
 
 def _plain_cpu(case: Case, device: list[Failure]) -> Iterator[Finding]:
-    """TensorFlow on a CPU without a limit of its own."""
+    """TensorFlow on a CPU without a limit of its own, where data pipelines run in any case."""
+    failure = case.failure
+    if failure is not None and failure.allocator is None and _PIPELINE.search(failure.op or ""):
+        words = "a batch of the data pipeline, which is made on the host, found no room"
+        yield Finding("host_memory", 2.3, words, (failure.evidence,))
     placed = [one for one in device if one.device]
     on_host = [one for one in placed if one.device == "CPU:0" and "bfc" not in (one.allocator or "")]
     if on_host and len(on_host) == len(placed) and case.dump is None:

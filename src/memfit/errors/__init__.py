@@ -41,6 +41,8 @@ MemfitError
 ├── NoData (FileNotFoundError)          nothing to stream where something was expected
 ├── InvalidStream (ValueError)          an argument that does not describe a data set
 ├── DamagedData                         an element that cannot be read
+├── SourceNotFound (FileNotFoundError)  source code to look at that is not there
+├── UnknownRule (ValueError)            not the id of a lint rule
 ├── PackageMissing (ImportError)        a package that a kind of data needs
 └── CannotWrite (OSError)               output that cannot be written
 
@@ -71,6 +73,7 @@ from memfit.errors.inputs import (
     RecordTooNew,
     UnusedArgument,
 )
+from memfit.errors.lints import SourceNotFound, UnknownRule
 from memfit.errors.scripts import CannotResume, ChildFailed, DamagedCheckpoint, RunNotFound, ScriptNotFound
 from memfit.errors.targets import CannotLoadModel, InvalidTarget, TargetFailed, TargetNotFound, WrongTarget
 from memfit.errors.trainings import (
@@ -121,10 +124,12 @@ __all__ = [
     "RunNotFound",
     "RuntimeStarted",
     "ScriptNotFound",
+    "SourceNotFound",
     "TargetFailed",
     "TargetNotFound",
     "TensorFlowMissing",
     "TornUpdate",
+    "UnknownRule",
     "UnsupportedBackend",
     "UnsupportedVersion",
     "UnusedArgument",

@@ -1,6 +1,7 @@
 """What the stages hand to each other: frozen dataclasses, which `roundtrips.py` takes to JSON and back."""
 
 from memfit.records.estimates import Call, Estimate, Estimates, Fit, LayerBytes, Parts
+from memfit.records.lints import SEVERITIES, Lint, LintFinding, LintRule, Severity, UnreadSource
 from memfit.records.machines import Budget, BudgetSource, DeviceMemory, Doctor, HostMemory, Package
 from memfit.records.plans import (
     Advice,
@@ -33,6 +34,7 @@ from memfit.records.runs import Demo, DemoRow, MicroBatchChange, OutOfMemory, Ru
 from memfit.records.supervised import Attempt, SupervisedRun, SupervisedTraining
 
 __all__ = [
+    "SEVERITIES",
     "Advice",
     "Attempt",
     "Budget",
@@ -56,6 +58,9 @@ __all__ = [
     "LayerGraph",
     "LayerTensor",
     "Lever",
+    "Lint",
+    "LintFinding",
+    "LintRule",
     "Measured",
     "MeasuredRuns",
     "MicroBatchChange",
@@ -71,10 +76,12 @@ __all__ = [
     "Program",
     "ProgramVariable",
     "Run",
+    "Severity",
     "Shortfall",
     "Slowdown",
     "SupervisedRun",
     "SupervisedTraining",
     "SurvivedOOM",
+    "UnreadSource",
     "VariableRole",
 ]

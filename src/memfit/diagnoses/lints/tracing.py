@@ -1,0 +1,87 @@
+"""Which code runs inside a graph, and which loops are short."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from memfit.diagnoses.lints.modules import Function, Loop, Module
+from memfit.diagnoses.lints.values import Values, definition, is_compiled
+
+_TRACED_METHODS = {"call", "train_step", "test_step", "predict_step", "compute_loss"}
+_BASES = ("Layer", "Model", "Sequential", "Cell", "Loss", "Metric")
+_FEW = 4  # TensorFlow itself warns at the fifth trace
+
+
+def runs_in_graph(values: Values, node: ast.AST) -> bool:
+    """Whether it is part of a tf.function, a data set's function, or a layer's call."""
+    module = values.module
+    functions = [one for one in module.ancestors(node) if isinstance(one, ast.FunctionDef | ast.Lambda)]
+    return any(_is_traced(values, function) for function in functions)
+
+
+def _is_traced(values: Values, function: ast.AST) -> bool:
+    if isinstance(function, ast.Lambda) or not isinstance(function, ast.FunctionDef):
+        return False
+    if is_compiled(values.module, function) or function.name in handed_over(values.module):
+        return True
+    return function.name in _TRACED_METHODS and is_layer(values.module.class_around(function))
+
+
+def handed_over(module: Module) -> set[str]:
+    """Names of functions that are given to tf.function, map or a strategy, which trace them."""
+    if module.handed_over is None:
+        module.handed_over = set(_handed_over(module))
+    return module.handed_over
+
+
+def _handed_over(module: Module) -> Iterator[str]:
+    for call in module.calls:
+        attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if module.called(call) == "tensorflow.function" or attribute in ("map", "run", "interleave", "flat_map"):
+            for given in call.args[:1]:
+                if isinstance(given, ast.Name):
+                    yield given.id
+                elif isinstance(given, ast.Attribute):
+                    yield given.attr
+
+
+def is_layer(kind: ast.ClassDef | None) -> bool:
+    """Whether a class is a layer or a model, by the names of its bases."""
+    bases = kind.bases if kind is not None else []
+    names = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in bases]
+    return any(name.endswith(_BASES) for name in names)
+
+
+def calls_of_layers(module: Module) -> Iterator[Function]:
+    """The `call` methods of layers and models."""
+    for function in module.functions:
+        parent = module.parents.get(function)
+        if function.name == "call" and isinstance(parent, ast.ClassDef) and is_layer(parent):
+            yield function
+
+
+def is_short(loop: Loop) -> bool:
+    """Whether a loop is over a few things that are written out."""
+    if isinstance(loop, ast.While):
+        return False
+    over = loop.iter
+    if isinstance(over, ast.List | ast.Tuple | ast.Set | ast.Dict):
+        return True
+    if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.args:
+        last = over.args[min(1, len(over.args) - 1)]
+        if over.func.id == "range" and isinstance(last, ast.Constant) and isinstance(last.value, int):
+            return last.value <= _FEW
+    return False
+
+
+def long_loops(values: Values, node: ast.AST) -> list[Loop]:
+    """The loops around a node that run often, outside of graphs."""
+    if runs_in_graph(values, node):
+        return []
+    return [loop for loop in values.module.loops(node) if not is_short(loop)]
+
+
+def called_function(values: Values, call: ast.Call) -> Function | None:
+    """The function of this file that a call goes to."""
+    return definition(values.module, call.func)

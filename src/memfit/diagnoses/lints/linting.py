@@ -89,7 +89,9 @@ def lint_source(source: Source, rules: Wanted) -> list[LintFinding]:
     found: dict[tuple[int, int, str], LintFinding] = {}
     for rule in rules.rules:
         for hit in rule.check(values):
-            if rule.severity(hit) in rules.severities and not ignores.covers(rule.about.id, _covered(module, hit)):
+            if rule.severity(hit) in rules.severities and not ignores.covers(
+                rule.about.id, _covered(module, hit)
+            ):
                 finding = _finding(source, lines, rule, hit)
                 found.setdefault((getattr(hit.node, "lineno", 1), finding.column, finding.rule), finding)
     return [found[place] for place in sorted(found)]

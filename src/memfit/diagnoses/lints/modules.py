@@ -55,19 +55,21 @@ class Module:
 
     @cached_property
     def appends(self) -> dict[str, list[ast.Call]]:
-        """All calls `name.append(value)`, by name."""
+        """All calls `name.append(value)` and `name[key].append(value)`, by name."""
         found: dict[str, list[ast.Call]] = {}
         for call in self.calls:
             function = call.func
-            if isinstance(function, ast.Attribute) and function.attr == "append" and len(call.args) == 1:
-                if isinstance(function.value, ast.Name):
-                    found.setdefault(function.value.id, []).append(call)
+            is_append = isinstance(function, ast.Attribute) and function.attr == "append"
+            target = function.value if isinstance(function, ast.Attribute) and is_append else None
+            target = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(target, ast.Name) and len(call.args) == 1:
+                found.setdefault(target.id, []).append(call)
         return found
 
     @cached_property
     def imports(self) -> Imports:
         """What imported names stand for."""
-        statements = [*self.all(ast.Import), *self.all(ast.ImportFrom)]
+        statements: list[ast.Import | ast.ImportFrom] = [*self.all(ast.Import), *self.all(ast.ImportFrom)]
         bound = {name for names in self._bindings.values() for name in names}
         return Imports(statements, bound)
 
@@ -137,11 +139,26 @@ class Module:
         if self.scope(found[-1].node) is not self.scope(name):
             return found[-1]  # a function runs after all of the module around it
         mine = self.statement(name)
-        before = [
-            one for one in found
-            if place(one.node) < place(name) and not (one.how in ("whole", "part") and one.node is mine)
-        ]  # fmt: skip
+        before = [one for one in found if place(one.node) < place(name) and one.node is not mine]
+        before = [one for one in before if not self.excludes(one.node, name)]
         return before[-1] if before else None
+
+    def excludes(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether two nodes are in branches of which only one runs."""
+        branches = {found: self._branch(found, child) for found, child in self._steps_up(other)}
+        return any(
+            found in branches and branches[found] != self._branch(found, child)
+            for found, child in self._steps_up(one)
+        )
+
+    def _steps_up(self, node: ast.AST) -> Iterator[tuple[ast.If, ast.AST]]:
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.If):
+                yield parent, node
+            node = parent
+
+    def _branch(self, found: ast.If, child: ast.AST) -> str:
+        return "else" if child in found.orelse else "then"
 
     @cached_property
     def _bindings(self) -> dict[ast.AST, dict[str, list[Binding]]]:
@@ -155,15 +172,8 @@ class Module:
         return found
 
     def _all_bindings(self) -> Iterator[tuple[str, Binding]]:
-        for assign in self.all(ast.Assign):
-            for target in assign.targets:
-                yield from _targets(target, assign, assign.value, "whole")
-        for annotated in self.all(ast.AnnAssign):
-            if annotated.value is not None:
-                yield from _targets(annotated.target, annotated, annotated.value, "whole")
-        for named in self.all(ast.NamedExpr):
-            yield from _targets(named.target, named, named.value, "whole")
-        for loop in [*self.all(ast.For), *self.all(ast.AsyncFor)]:
+        yield from self._assigned()
+        for loop in self.all(ast.For):
             yield from _targets(loop.target, loop, loop.iter, "loop")
         for item in self.all(ast.withitem):
             if item.optional_vars is not None:
@@ -172,6 +182,16 @@ class Module:
             yield function.name, Binding(function, function, "definition")
         for argument in self.all(ast.arg):
             yield argument.arg, Binding(argument, None, "unknown")
+
+    def _assigned(self) -> Iterator[tuple[str, Binding]]:
+        for assign in self.all(ast.Assign):
+            for target in assign.targets:
+                yield from _targets(target, assign, assign.value, "whole")
+        for annotated in self.all(ast.AnnAssign):
+            if annotated.value is not None:
+                yield from _targets(annotated.target, annotated, annotated.value, "whole")
+        for named in self.all(ast.NamedExpr):
+            yield from _targets(named.target, named, named.value, "whole")
 
 
 def place(node: ast.AST) -> tuple[int, int]:

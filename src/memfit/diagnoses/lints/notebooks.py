@@ -11,7 +11,7 @@ _QUESTION = re.compile(r"^[\w.\s%]+\?{1,2}\s*$")
 _PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
-class InvalidNotebook(Exception):  # noqa: N818
+class InvalidNotebook(Exception):
     """Why something is not a notebook."""
 
 

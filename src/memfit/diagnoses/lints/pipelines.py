@@ -59,7 +59,9 @@ def pipeline_of(values: Values, node: ast.AST) -> Pipeline | None:
             end = end.func.value
         else:
             break
-    is_source = isinstance(end, ast.Call) and values.kind(end) == "dataset" and bool(values.module.called(end))
+    is_source = (
+        isinstance(end, ast.Call) and values.kind(end) == "dataset" and bool(values.module.called(end))
+    )
     source = end if is_source and isinstance(end, ast.Call) else None
     found = Pipeline(source, values.module.called(source) if source is not None else "", tuple(steps))
     return found if source is not None or _is_dataset_like(values, found) else None
@@ -125,6 +127,10 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 def number(node: ast.AST | None) -> float | None:
     """The value of a number that is written out."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    ):
         return node.value
     return None

@@ -37,7 +37,7 @@ class Source:
         return self.cells[line - 1] if 0 < line <= len(self.cells) else (None, line)
 
 
-class Unreadable(Exception):  # noqa: N818
+class Unreadable(Exception):
     """Why something cannot be looked at."""
 
 
@@ -90,7 +90,9 @@ def read_source(path: Path) -> tuple[Source | None, list[UnreadSource]]:
     return source_of(str(path), data, is_notebook=path.suffix == ".ipynb")
 
 
-def source_of(path: str, data: bytes, *, is_notebook: bool | None = None) -> tuple[Source | None, list[UnreadSource]]:
+def source_of(
+    path: str, data: bytes, *, is_notebook: bool | None = None
+) -> tuple[Source | None, list[UnreadSource]]:
     """Bytes as source code; whether they are a notebook is found out where it is not said."""
     if is_notebook is None:
         is_notebook = data.lstrip()[:1] == b"{" and b'"cells"' in data

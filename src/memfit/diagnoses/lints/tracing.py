@@ -38,7 +38,12 @@ def handed_over(module: Module) -> set[str]:
 def _handed_over(module: Module) -> Iterator[str]:
     for call in module.calls:
         attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if module.called(call) == "tensorflow.function" or attribute in ("map", "run", "interleave", "flat_map"):
+        if module.called(call) == "tensorflow.function" or attribute in (
+            "map",
+            "run",
+            "interleave",
+            "flat_map",
+        ):
             for given in call.args[:1]:
                 if isinstance(given, ast.Name):
                     yield given.id

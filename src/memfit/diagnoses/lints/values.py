@@ -27,9 +27,10 @@ _LOADERS = {
     "numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap",
 }  # fmt: skip
 _IMAGES = {
-    "cv2.imread", "cv2.imdecode", "imageio.imread", "imageio.v2.imread", "imageio.v3.imread", "skimage.io.imread",
-    "matplotlib.pyplot.imread", "matplotlib.image.imread", "PIL.Image.open", "keras.utils.load_img",
-    "keras.preprocessing.image.load_img", "tensorflow.io.decode_jpeg", "tensorflow.io.decode_png",
+    "cv2.imread", "cv2.imdecode", "imageio.imread", "imageio.v2.imread", "imageio.v3.imread",
+    "skimage.io.imread", "matplotlib.pyplot.imread", "matplotlib.image.imread", "PIL.Image.open",
+    "keras.utils.load_img", "keras.preprocessing.image.load_img", "tensorflow.io.decode_jpeg",
+    "tensorflow.io.decode_png",
     "tensorflow.io.decode_image", "tensorflow.image.decode_jpeg", "tensorflow.image.decode_png",
     "tensorflow.image.decode_image", "nibabel.load", "pydicom.dcmread", "tifffile.imread", "rasterio.open",
 }  # fmt: skip
@@ -43,8 +44,25 @@ _OF_ARRAYS = {
     "numpy.reshape", "numpy.squeeze", "numpy.float32", "numpy.concatenate", "numpy.vstack", "numpy.stack",
     "numpy.nan_to_num", "numpy.clip", "keras.utils.normalize",
 }  # fmt: skip
-_STACKS = {"numpy.array", "numpy.asarray", "numpy.stack", "numpy.vstack", "numpy.concatenate", "numpy.float32"}
-_ARRAY_METHODS = {"astype", "reshape", "copy", "transpose", "clip", "squeeze", "swapaxes", "to_numpy", "numpy"}
+_STACKS = {
+    "numpy.array",
+    "numpy.asarray",
+    "numpy.stack",
+    "numpy.vstack",
+    "numpy.concatenate",
+    "numpy.float32",
+}
+_ARRAY_METHODS = {
+    "astype",
+    "reshape",
+    "copy",
+    "transpose",
+    "clip",
+    "squeeze",
+    "swapaxes",
+    "to_numpy",
+    "numpy",
+}
 _SAME_DATA = {"T", "values", "data"}
 _DATASET_MAKERS = (
     "tensorflow.data.",
@@ -54,7 +72,11 @@ _DATASET_MAKERS = (
     "keras.utils.timeseries_dataset_from_array",
     "tensorflow_datasets.load",
 )
-_NOT_DATASETS = ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE", "tensorflow.data.Options")
+_NOT_DATASETS = (
+    "tensorflow.data.AUTOTUNE",
+    "tensorflow.data.experimental.AUTOTUNE",
+    "tensorflow.data.Options",
+)
 DATASET_METHODS = {
     "apply", "batch", "bucket_by_sequence_length", "cache", "concatenate", "enumerate", "filter", "flat_map",
     "group_by_window", "ignore_errors", "interleave", "map", "padded_batch", "prefetch", "ragged_batch",
@@ -120,7 +142,8 @@ class Values:
 
     def _is_filled_with_images(self, name: ast.Name) -> bool:
         return any(
-            self.kind(call.args[0]) == "image" for call in appends(self.module, name.id, self.module.scope(name))
+            self.kind(call.args[0]) == "image"
+            for call in appends(self.module, name.id, self.module.scope(name))
         )
 
     def _kind_of_attribute(self, node: ast.Attribute) -> Kind | None:
@@ -147,7 +170,7 @@ class Values:
         if name:
             return self._kind_of_imported(call, name)
         if isinstance(call.func, ast.Attribute):
-            return self._kind_of_method(call, call.func)
+            return self._kind_of_method(call.func)
         if self.kind(call.func) == "function":
             return "outputs"
         return self._kind_returned(call.func)
@@ -174,7 +197,7 @@ class Values:
             return next((kind for one in call.args if (kind := self.kind(one))), None)
         return None
 
-    def _kind_of_method(self, call: ast.Call, function: ast.Attribute) -> Kind | None:
+    def _kind_of_method(self, function: ast.Attribute) -> Kind | None:
         below = self.kind(function.value)
         if below in ("array", "small array", "table") and function.attr in _ARRAY_METHODS:
             return "small array" if below == "table" else below
@@ -193,7 +216,9 @@ class Values:
         if is_compiled(self.module, function):
             return "outputs"
         returns = [found for found in self.module.inside(function, ast.Return) if found.value is not None]
-        kinds = {self.kind(found.value) for found in returns if self.module.function_around(found) is function}
+        kinds = {
+            self.kind(found.value) for found in returns if self.module.function_around(found) is function
+        }
         return kinds.pop() if len(kinds) == 1 else None
 
 
@@ -218,9 +243,8 @@ def _kind_by_name(name: str) -> Kind | None:
 def _is_everything(index: ast.AST) -> bool:
     if isinstance(index, ast.Slice):
         return index.lower is None and index.upper is None
-    return isinstance(index, ast.Tuple) and not index.elts or (
-        isinstance(index, ast.Constant) and index.value is Ellipsis
-    )
+    is_empty = isinstance(index, ast.Tuple) and not index.elts
+    return is_empty or (isinstance(index, ast.Constant) and index.value is Ellipsis)
 
 
 def _is_most(index: ast.AST) -> bool:

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from memfit.diagnoses.lints.modules import Loop, Module
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.tracing import is_short
-from memfit.diagnoses.lints.values import Values, appends, definition, is_compiled
-
-_COPIES = "TensorFlow copies it: 2 to 4 times its size in RAM, measured on TensorFlow 2.21"
+from memfit.diagnoses.lints.values import Values, definition, is_compiled
 
 
 def images_in_a_list(values: Values) -> Iterator[Hit]:
@@ -18,11 +16,15 @@ def images_in_a_list(values: Values) -> Iterator[Hit]:
     module = values.module
     for name, calls in module.appends.items():
         for call in calls:
-            if values.kind(call.args[0]) == "image" and _gathers_all(module, name, call):
+            if values.kind(call.args[0]) in ("image", "array") and _gathers_all(module, name, call):
                 yield Hit(call, name, is_sure=_is_stacked(values, name, call))
     for comprehension in module.all(ast.ListComp):
         over = comprehension.generators[0].iter
-        if values.kind(comprehension) == "images" and not _is_part(over) and not _is_in_loop(module, comprehension):
+        if (
+            values.kind(comprehension) == "images"
+            and not _is_part(over)
+            and not _is_in_loop(module, comprehension)
+        ):
             stacked = isinstance(module.parents[comprehension], ast.Call)
             yield Hit(comprehension, shown(comprehension.elt), is_sure=stacked)
 
@@ -65,7 +67,14 @@ def _is_in_loop(module: Module, node: ast.AST) -> bool:
 
 def _is_stacked(values: Values, name: str, call: ast.Call) -> bool:
     scope = values.module.scope(call)
-    stacks = ("numpy.array", "numpy.asarray", "numpy.stack", "numpy.vstack", "numpy.concatenate", "tensorflow.stack")
+    stacks = (
+        "numpy.array",
+        "numpy.asarray",
+        "numpy.stack",
+        "numpy.vstack",
+        "numpy.concatenate",
+        "tensorflow.stack",
+    )
     return any(
         values.module.called(one) in stacks and one.args and isinstance(one.args[0], ast.Name)
         and one.args[0].id == name and values.module.scope(one) is scope
@@ -82,7 +91,8 @@ def slices_of_an_array(values: Values) -> Iterator[Hit]:
 def constant_of_an_array(values: Values) -> Iterator[Hit]:
     """`tf.constant`, `tf.convert_to_tensor` or `tf.Variable` of what was loaded."""
     makers = (
-        "tensorflow.constant", "tensorflow.convert_to_tensor", "tensorflow.Variable", "keras.ops.convert_to_tensor",
+        "tensorflow.constant", "tensorflow.convert_to_tensor", "tensorflow.Variable",
+        "keras.ops.convert_to_tensor",
     )  # fmt: skip
     yield from _given_arrays(values, makers)
 
@@ -143,7 +153,8 @@ def _is_step(values: Values, call: ast.Call) -> bool:
         return call.func.attr in steps
     function = definition(values.module, call.func)
     trains = function is not None and any(
-        values.module.called(one) == "tensorflow.GradientTape" for one in values.module.inside(function, ast.Call)
+        values.module.called(one) == "tensorflow.GradientTape"
+        for one in values.module.inside(function, ast.Call)
     )
     loops = function is not None and any(isinstance(one, ast.For | ast.While) for one in ast.walk(function))
     return values.kind(call.func) == "model" or (trains and not loops)
@@ -164,10 +175,11 @@ RULES = (
         about(
             "MF001", "images-in-a-list", "warning",
             summary="All images are gathered in a Python list",
-            reason="A list of decoded images is the whole data set in RAM, and np.array or np.stack of it is a "
-            "second copy of it. 4,000 JPEGs of 160 pixels (307 MB decoded) took 4,693 MB as one float32 array, and "
-            "122 MB as a parallel tf.data pipeline that was three times as fast.",
-            fix="Stream the files: memfit.data.from_images, keras.utils.image_dataset_from_directory, or tf.data.",
+            reason="A list of decoded images is the whole data set in RAM, and np.array or np.stack of it "
+            "is a second copy of it. 4,000 JPEGs of 160 pixels (307 MB decoded) took 4,693 MB as one "
+            "float32 array, and 122 MB as a parallel tf.data pipeline that was three times as fast.",
+            fix="Stream the files: memfit.data.from_images, keras.utils.image_dataset_from_directory, or "
+            "tf.data.",
             before="""
                 import cv2, numpy as np
 
@@ -179,13 +191,13 @@ RULES = (
             after="""
                 import memfit
 
-                x = memfit.data.from_images("photos", size=(160, 160), labels="folders", batch_size=32, ram="512MiB")
+                x = memfit.data.from_images("photos", size=(160, 160), batch_size=32, ram="512MiB")
             """,
         ),
-        "all images go into {subject} and are then stacked: the whole data set is in RAM twice (4,693 MB where a "
-        "pipeline took 122 MB)",
-        "all images may go into {subject}, so that the whole data set is in RAM (4,693 MB where a pipeline took "
-        "122 MB)",
+        "all images go into {subject} and are then stacked: the whole data set is in RAM twice (4,693 MB "
+        "where a pipeline took 122 MB)",
+        "all images may go into {subject}, so that the whole data set is in RAM (4,693 MB where a pipeline "
+        "took 122 MB)",
         images_in_a_list,
     ),
     Rule(
@@ -193,8 +205,10 @@ RULES = (
             "MF002", "slices-of-an-array", "warning",
             summary="from_tensor_slices of a loaded array",
             reason="The array becomes a constant of the pipeline's graph, beside the one that NumPy holds. "
-            f"{_COPIES}; of a memory map it reads everything (1,174 MB of RAM for 307 MB of images).",
-            fix="Stream the file: memfit.data.from_arrays or from_hdf5, or a generator with an output_signature.",
+            "TensorFlow copies it: 2 to 4 times its size in RAM, measured on TensorFlow 2.21; of a memory "
+            "map it reads everything (1,174 MB of RAM for 307 MB of images).",
+            fix="Stream the file: memfit.data.from_arrays or from_hdf5, or a generator with an "
+            "output_signature.",
             before="""
                 import numpy as np
                 import tensorflow as tf
@@ -208,16 +222,19 @@ RULES = (
                 dataset = memfit.data.from_arrays("x.npy", batch_size=32, ram="512MiB")
             """,
         ),
-        "from_tensor_slices of the loaded array {subject} puts a copy into the graph: 2 to 4 times its size in RAM",
-        "from_tensor_slices of {subject} may be too much: it takes 2 to 4 times the size of the array in RAM",
+        "from_tensor_slices of the loaded array {subject} puts a copy into the graph: 2 to 4 times its size "
+        "in RAM",
+        "from_tensor_slices of {subject} may be too much: it takes 2 to 4 times the size of the array in "
+        "RAM",
         slices_of_an_array,
     ),
     Rule(
         about(
             "MF003", "constant-of-an-array", "warning",
             summary="tf.constant or convert_to_tensor of a loaded array",
-            reason="The tensor is a second copy of the whole data set, on the device, and stays there beside weights "
-            f"and activations. {_COPIES}.",
+            reason="The tensor is a second copy of the whole data set, on the device, and stays there "
+            "beside weights and activations. TensorFlow copies it: 2 to 4 times its size in RAM, measured "
+            "on TensorFlow 2.21.",
             fix="Leave the array on the host and move one batch at a time.",
             before="""
                 import numpy as np
@@ -233,17 +250,19 @@ RULES = (
                 first = tf.constant(x[0:32])
             """,
         ),
-        "the loaded array {subject} becomes a tensor: a second copy of the whole data set on the device, 2 to 4 "
-        "times its size in all",
-        "{subject} becomes a tensor, which may be too much: a second copy of the whole data set on the device",
+        "the loaded array {subject} becomes a tensor: a second copy of the whole data set on the device, 2 "
+        "to 4 times its size in all",
+        "{subject} becomes a tensor, which may be too much: a second copy of the whole data set on the "
+        "device",
         constant_of_an_array,
     ),
     Rule(
         about(
             "MF004", "array-in-a-function", "warning",
             summary="A tf.function uses a loaded array from outside",
-            reason="An array that is not an argument becomes a constant of every graph that is traced, and each new "
-            f"trace holds another. {_COPIES}, in one step at trace time.",
+            reason="An array that is not an argument becomes a constant of every graph that is traced, and "
+            "each new trace holds another. TensorFlow copies it: 2 to 4 times its size in RAM, measured on "
+            "TensorFlow 2.21, in one step at trace time.",
             fix="Pass what is needed as an argument, a batch at a time.",
             before="""
                 import numpy as np
@@ -263,7 +282,8 @@ RULES = (
                     return tf.gather(table, index)
             """,
         ),
-        "the array {subject} becomes a constant of each graph that is traced: 2 to 4 times its size, for each trace",
+        "the array {subject} becomes a constant of each graph that is traced: 2 to 4 times its size, for "
+        "each trace",
         "the array {subject} becomes a constant of each graph that is traced, which may be much",
         array_in_a_function,
     ),
@@ -271,8 +291,8 @@ RULES = (
         about(
             "MF018", "whole-data-in-a-step", "warning",
             summary="A step is called with the whole data set",
-            reason="The activations of a step grow with its batch: an autoencoder needed 568 to 604 MiB for 64 samples "
-            "and 148 to 157 MiB for 16. A whole data set is one batch of all samples.",
+            reason="The activations of a step grow with its batch: an autoencoder needed 568 to 604 MiB for "
+            "64 samples and 148 to 157 MiB for 16. A whole data set is one batch of all samples.",
             fix="Loop over batches.",
             before="""
                 import numpy as np
@@ -285,17 +305,18 @@ RULES = (
                     loss = model.train_on_batch(batch, batch)
             """,
         ),
-        "the step gets all of {subject} as one batch, and activations grow with the batch (16 samples 157 MiB, 64 "
-        "samples 604 MiB)",
-        "the step gets all of {subject} as one batch, which may be too much: activations grow with the batch",
+        "the step gets all of {subject} as one batch, and activations grow with the batch (16 samples 157 "
+        "MiB, 64 samples 604 MiB)",
+        "the step gets all of {subject} as one batch, which may be too much: activations grow with the "
+        "batch",
         whole_data_in_a_step,
     ),
     Rule(
         about(
             "MF024", "arrays-in-fit", "note",
             summary="model.fit of loaded arrays",
-            reason="fit copies arrays whole to the device before the first step: a 120 MiB array as x and y had 267 MiB "
-            "in use and a peak of 335 MiB, against 71 MiB with a generator of the same batches.",
+            reason="fit copies arrays whole to the device before the first step: a 120 MiB array as x and y "
+            "had 267 MiB in use and a peak of 335 MiB, against 71 MiB with a generator of the same batches.",
             fix="Give fit a data set that streams: memfit.data.from_arrays, or a keras.utils.PyDataset.",
             before="""
                 import keras
@@ -310,7 +331,8 @@ RULES = (
                 model.fit(memfit.data.from_arrays("x.npy", y="input", batch_size=32, ram="512MiB"))
             """,
         ),
-        "fit copies {subject} whole to the device, which may be too much (peak 335 MiB where batches took 71 MiB)",
+        "fit copies {subject} whole to the device, which may be too much (peak 335 MiB where batches took "
+        "71 MiB)",
         "",
         arrays_in_fit,
     ),

@@ -26,10 +26,11 @@ def loss_kept(values: Values) -> Iterator[Hit]:
         if _is_loss(given) and _is_tensor(values, given, loop):
             yield Hit(call, shown(given))
     for change in values.module.all(ast.AugAssign):
-        loops = long_loops(values, change) if isinstance(change.op, ast.Add) else []
-        if loops and _is_loss(change.value) and _is_tensor(values, change.value, loops[0]):
-            if not _in_tape(values, change):
-                yield Hit(change, shown(change.value), is_sure=False)
+        if not isinstance(change.op, ast.Add) or not _is_loss(change.value) or _in_tape(values, change):
+            continue
+        loops = long_loops(values, change)
+        if loops and _is_tensor(values, change.value, loops[0]):
+            yield Hit(change, shown(change.value), is_sure=False)
 
 
 def _appends(values: Values) -> Iterator[tuple[ast.Call, Loop]]:
@@ -113,8 +114,8 @@ RULES = (
         about(
             "MF013", "tensors-in-a-list", "warning",
             summary="Tensors are appended to a list in a loop",
-            reason="Each tensor in the list stays on the device until the list goes, so that memory grows with every "
-            "step, slowly and without end; outputs of a model grow fastest.",
+            reason="Each tensor in the list stays on the device until the list goes, so that memory grows "
+            "with every step, slowly and without end; outputs of a model grow fastest.",
             fix="Append tensor.numpy(), or update a metric.",
             before="""
                 import tensorflow as tf
@@ -147,9 +148,9 @@ RULES = (
         about(
             "MF014", "loss-kept", "warning",
             summary="Losses are kept as tensors",
-            reason="Each loss in a list is a live tensor on the device: few bytes each, but a steady growth that looks "
-            "like a leak, and is one over a million steps. A sum is one tensor only, but it too is a new one each step, "
-            "and under an open tape it keeps the activations of every step.",
+            reason="Each loss in a list is a live tensor on the device: few bytes each, but a steady growth "
+            "that looks like a leak, and is one over a million steps. A sum is one tensor only, but it too "
+            "is a new one each step, and under an open tape it keeps the activations of every step.",
             fix="Keep float(loss), or update a keras.metrics.Mean.",
             before="""
                 import tensorflow as tf
@@ -177,7 +178,8 @@ RULES = (
             """,
         ),
         "{subject} is kept as a tensor: one more on the device with every step, small but steady",
-        "{subject} is summed up as a tensor, which may keep more than its number: everything, where a tape is open",
+        "{subject} is summed up as a tensor, which may keep more than its number: everything, where a tape "
+        "is open",
         loss_kept,
     ),
 )  # fmt: skip

@@ -12,8 +12,8 @@ from memfit.diagnoses.lints.values import Values
 
 _STACKS = ("tensorflow.stack", "keras.ops.stack", "tensorflow.concat", "keras.ops.concatenate")
 _REDUCTIONS = (
-    "tensorflow.reduce_sum", "tensorflow.reduce_mean", "keras.ops.sum", "keras.ops.mean", "tensorflow.math.reduce_sum",
-    "tensorflow.math.reduce_mean",
+    "tensorflow.reduce_sum", "tensorflow.reduce_mean", "keras.ops.sum", "keras.ops.mean",
+    "tensorflow.math.reduce_sum", "tensorflow.math.reduce_mean",
 )  # fmt: skip
 _ADDS = ("tensorflow.add", "keras.ops.add", "tensorflow.math.add", "keras.layers.add")
 
@@ -25,13 +25,17 @@ def sums_in_call(values: Values) -> Iterator[Hit]:
             if is_short(loop) or _is_over_tensors(values, loop):
                 continue
             for target in _sums(values, loop):
-                yield Hit(target, shown(target.targets[0] if isinstance(target, ast.Assign) else target.target))
+                yield Hit(
+                    target, shown(target.targets[0] if isinstance(target, ast.Assign) else target.target)
+                )
                 break
 
 
 def _is_over_tensors(values: Values, loop: Loop) -> bool:
     """`for i in tf.range(n)` becomes a loop of the graph."""
-    return isinstance(loop, ast.For) and values.module.called(loop.iter).startswith(("tensorflow.", "keras.ops."))
+    return isinstance(loop, ast.For) and values.module.called(loop.iter).startswith(
+        ("tensorflow.", "keras.ops.")
+    )
 
 
 def _sums(values: Values, loop: ast.For) -> Iterator[ast.AugAssign | ast.Assign]:
@@ -69,7 +73,9 @@ def stack_then_reduce(values: Values) -> Iterator[Hit]:
     """`reduce_sum(stack([...]))` in a layer's `call`."""
     for function in calls_of_layers(values.module):
         for call in values.module.inside(function, ast.Call):
-            given = _stacked(values, call) if values.module.called(call) in _REDUCTIONS and call.args else None
+            given = (
+                _stacked(values, call) if values.module.called(call) in _REDUCTIONS and call.args else None
+            )
             if given is not None and _is_over_first(call, given):
                 yield Hit(call, shown(call))
 
@@ -83,7 +89,9 @@ def _stacked(values: Values, call: ast.Call) -> ast.Call | None:
 
 
 def _is_over_first(call: ast.Call, stack: ast.Call) -> bool:
-    return _axis(call) == _axis(stack) or (_axis(call) is None) or (_axis(stack) is None and _axis(call) == "0")
+    return (
+        _axis(call) == _axis(stack) or (_axis(call) is None) or (_axis(stack) is None and _axis(call) == "0")
+    )
 
 
 def _axis(call: ast.Call) -> str | None:
@@ -107,7 +115,8 @@ def _other_backend(values: Values) -> bool:
 
 def recompute_grad(values: Values) -> Iterator[Hit]:
     """`tf.recompute_grad`, called or as a decorator."""
-    for name in [*values.module.all(ast.Attribute), *values.module.all(ast.Name)]:
+    names: list[ast.Attribute | ast.Name] = [*values.module.all(ast.Attribute), *values.module.all(ast.Name)]
+    for name in names:
         if values.module.qualified(name) == "tensorflow.recompute_grad" and isinstance(name.ctx, ast.Load):
             yield Hit(name, "tf.recompute_grad", is_sure=False)
 
@@ -117,10 +126,11 @@ RULES = (
         about(
             "MF016", "sums-in-call", "note",
             summary="A Python loop of adds in a layer's call",
-            reason="A Python loop is unrolled when the layer is traced: a copy of its ops for each round, which may all "
-            "run at the same time. A sum of 16 terms of 4 MiB took 64 MiB forward so, and 16 MiB as a loop of the graph. "
-            "In training the activations of every round are kept either way.",
-            fix="Compute the terms as one batched op (einsum, a layer over a merged axis), or loop with tf.range.",
+            reason="A Python loop is unrolled when the layer is traced: a copy of its ops for each round, "
+            "which may all run at the same time. A sum of 16 terms of 4 MiB took 64 MiB forward so, and 16 "
+            "MiB as a loop of the graph. In training the activations of every round are kept either way.",
+            fix="Compute the terms as one batched op (einsum, a layer over a merged axis), or loop with "
+            "tf.range.",
             before="""
                 import keras
 
@@ -140,8 +150,8 @@ RULES = (
                         return ops.einsum("bi,eio->bo", x, self.kernels)
             """,
         ),
-        "the Python loop that adds to {subject} is unrolled and may hold all its terms at once (64 MiB against 16 MiB "
-        "for 16 terms of 4 MiB)",
+        "the Python loop that adds to {subject} is unrolled and may hold all its terms at once (64 MiB "
+        "against 16 MiB for 16 terms of 4 MiB)",
         "",
         sums_in_call,
     ),
@@ -149,8 +159,8 @@ RULES = (
         about(
             "MF017", "stack-then-reduce", "warning",
             summary="Tensors are stacked and then reduced in a layer's call",
-            reason="The stack is a second copy of all terms: the sum of 16 tensors of 4 MiB took 128 MiB forward as "
-            "reduce_sum(stack(...)), and 64 MiB as add_n.",
+            reason="The stack is a second copy of all terms: the sum of 16 tensors of 4 MiB took 128 MiB "
+            "forward as reduce_sum(stack(...)), and 64 MiB as add_n.",
             fix="tf.add_n or keras.layers.add for a sum; for a mean, divide it.",
             before="""
                 import keras
@@ -177,8 +187,9 @@ RULES = (
         about(
             "MF025", "remat-scope", "error",
             summary="keras.RematScope on TensorFlow",
-            reason="In graph mode, which fit uses, it fails on the TensorFlow backend: 'The custom_gradient decorator "
-            "currently supports keywords arguments only when eager execution is enabled' (Keras 3.15).",
+            reason="In graph mode, which fit uses, it fails on the TensorFlow backend: 'The custom_gradient "
+            "decorator currently supports keywords arguments only when eager execution is enabled' (Keras "
+            "3.15).",
             fix="memfit.remat(model), which is exact and can be undone.",
             before="""
                 import keras
@@ -202,8 +213,8 @@ RULES = (
         about(
             "MF026", "recompute-grad", "warning",
             summary="tf.recompute_grad around layers with state",
-            reason="What is computed again is not the same: dropout draws a second mask and BatchNorm moves twice. After "
-            "one step weights were off by 6.7e-3.",
+            reason="What is computed again is not the same: dropout draws a second mask and BatchNorm moves "
+            "twice. After one step weights were off by 6.7e-3.",
             fix="memfit.remat(model), which repeats masks and moves statistics once.",
             before="""
                 import tensorflow as tf
@@ -217,8 +228,8 @@ RULES = (
             """,
         ),
         "",
-        "{subject} may be wrong: with dropout or BatchNorm inside it computes something else the second time "
-        "(weights off by 6.7e-3 after a step)",
+        "{subject} may be wrong: with dropout or BatchNorm inside it computes something else the second "
+        "time (weights off by 6.7e-3 after a step)",
         recompute_grad,
     ),
 )  # fmt: skip

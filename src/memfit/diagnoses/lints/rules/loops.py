@@ -71,11 +71,13 @@ def _is_number_of(node: ast.AST, names: set[str]) -> bool:
 def function_in_a_loop(values: Values) -> Iterator[Hit]:
     """A tf.function that is made in a loop."""
     for call in values.module.calls:
-        if values.module.called(call) == "tensorflow.function" and not _decorates(values.module, call):
-            if long_loops(values, call):
-                yield Hit(call, shown(call))
+        makes = values.module.called(call) == "tensorflow.function" and not _decorates(values.module, call)
+        if makes and long_loops(values, call):
+            yield Hit(call, shown(call))
     for function in values.module.functions:
-        if any(compiler(values.module, one) for one in function.decorator_list) and long_loops(values, function):
+        if any(compiler(values.module, one) for one in function.decorator_list) and long_loops(
+            values, function
+        ):
             yield Hit(function.decorator_list[0], function.name)
 
 
@@ -154,8 +156,8 @@ RULES = (
         about(
             "MF009", "scalar-to-a-function", "warning",
             summary="A Python number that changes is given to a tf.function",
-            reason="A Python number is part of what a function is traced for: each new value is a new graph, about "
-            "0.1 MiB that is never freed, and the time to trace it.",
+            reason="A Python number is part of what a function is traced for: each new value is a new "
+            "graph, about 0.1 MiB that is never freed, and the time to trace it.",
             fix="Pass a tensor: tf.constant(value), or give the function an input_signature.",
             before="""
                 import tensorflow as tf
@@ -178,7 +180,8 @@ RULES = (
                     train(step, batch)
             """,
         ),
-        "the Python number {subject} makes the tf.function trace a new graph for each value: 0.1 MiB each, never freed",
+        "the Python number {subject} makes the tf.function trace a new graph for each value: 0.1 MiB each, "
+        "never freed",
         "",
         scalar_to_a_function,
     ),
@@ -186,8 +189,8 @@ RULES = (
         about(
             "MF010", "function-in-a-loop", "warning",
             summary="A tf.function is made in a loop",
-            reason="Each tf.function has graphs of its own, so each round traces anew: about 0.1 MiB for a small graph and "
-            "the time to trace it, for ResNet50's training step 25 to 57 seconds.",
+            reason="Each tf.function has graphs of its own, so each round traces anew: about 0.1 MiB for a "
+            "small graph and the time to trace it, for ResNet50's training step 25 to 57 seconds.",
             fix="Make the function once, in front of the loop.",
             before="""
                 import tensorflow as tf
@@ -212,8 +215,8 @@ RULES = (
         about(
             "MF011", "model-in-a-loop", "warning",
             summary="Models are made and trained in a loop",
-            reason="TensorFlow keeps what a trained model leaves behind: 14 to 17 MiB of RAM in every round, with "
-            "clear_session or without it, since a registry of gradients holds the graphs.",
+            reason="TensorFlow keeps what a trained model leaves behind: 14 to 17 MiB of RAM in every "
+            "round, with clear_session or without it, since a registry of gradients holds the graphs.",
             fix="Release each model with memfit.release(model), or train each in a process of its own.",
             before="""
                 import keras
@@ -234,7 +237,8 @@ RULES = (
                     memfit.release(model)
             """,
         ),
-        "{subject} is made and trained in a loop: each round leaves 14 to 17 MiB behind, clear_session or not",
+        "{subject} is made and trained in a loop: each round leaves 14 to 17 MiB behind, clear_session or "
+        "not",
         "",
         model_in_a_loop,
     ),
@@ -242,8 +246,9 @@ RULES = (
         about(
             "MF012", "optimizer-in-a-loop", "warning",
             summary="Optimizers are made in a loop",
-            reason="A new optimizer makes new slots for the same weights, for Adam twice their size, and new graphs for "
-            "every function that uses it; and it begins without what the last one had learned.",
+            reason="A new optimizer makes new slots for the same weights, for Adam twice their size, and "
+            "new graphs for every function that uses it; and it begins without what the last one had "
+            "learned.",
             fix="Make the optimizer once, in front of the loop, and set optimizer.learning_rate in it.",
             before="""
                 import keras
@@ -269,8 +274,9 @@ RULES = (
         about(
             "MF015", "tape-in-a-loop", "warning",
             summary="A persistent tape in a loop is not deleted",
-            reason="A persistent tape keeps all activations after the gradients are taken, through updates and validation, "
-            "until the next round: 56 MiB for six small convolutions, none once the tape is deleted.",
+            reason="A persistent tape keeps all activations after the gradients are taken, through updates "
+            "and validation, until the next round: 56 MiB for six small convolutions, none once the tape is "
+            "deleted.",
             fix="del tape behind the last gradient, or one tape for each loss.",
             before="""
                 import tensorflow as tf
@@ -290,7 +296,8 @@ RULES = (
                     del tape
             """,
         ),
-        "{subject} keeps all activations until the next round: 56 MiB for six small convolutions, none after del tape",
+        "{subject} keeps all activations until the next round: 56 MiB for six small convolutions, none "
+        "after del tape",
         "",
         tape_in_a_loop,
     ),
@@ -298,8 +305,8 @@ RULES = (
         about(
             "MF023", "generator-in-a-loop", "warning",
             summary="Generators or Python functions are handed to TensorFlow in a loop",
-            reason="TensorFlow keeps every Python function that it is given by from_generator, py_function or "
-            "numpy_function, and with it all that the function holds: arrays, models, files.",
+            reason="TensorFlow keeps every Python function that it is given by from_generator, py_function "
+            "or numpy_function, and with it all that the function holds: arrays, models, files.",
             fix="Make the data set once, in front of the loop.",
             before="""
                 import tensorflow as tf
@@ -316,7 +323,8 @@ RULES = (
                     model.fit(dataset)
             """,
         ),
-        "{subject} in a loop: TensorFlow keeps each function that it is given, with all that the function holds",
+        "{subject} in a loop: TensorFlow keeps each function that it is given, with all that the function "
+        "holds",
         "",
         generator_in_a_loop,
     ),

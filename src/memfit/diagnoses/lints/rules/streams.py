@@ -30,7 +30,11 @@ def shuffle_after_decode(values: Values) -> Iterator[Hit]:
 
 
 def _function(step: ast.Call) -> ast.AST:
-    return step.args[0] if isinstance(step.func, ast.Attribute) and step.func.attr == "map" and step.args else step.func
+    return (
+        step.args[0]
+        if isinstance(step.func, ast.Attribute) and step.func.attr == "map" and step.args
+        else step.func
+    )
 
 
 def _is_at_most(call: ast.Call, limit: int) -> bool:
@@ -51,7 +55,11 @@ def cache_in_memory(values: Values) -> Iterator[Hit]:
     for call, before in steps_called(values, "cache"):
         is_generated = before.source_name.endswith(".from_generator")
         small = any(_is_at_most(step, 1000) for step in before.named("take"))
-        if (argument(call, 0, "filename") is None) and not small and (decodes(values, before) or is_generated):
+        if (
+            (argument(call, 0, "filename") is None)
+            and not small
+            and (decodes(values, before) or is_generated)
+        ):
             yield Hit(call, "cache()", is_sure=False)
 
 
@@ -59,12 +67,12 @@ def no_prefetch(values: Values) -> Iterator[Hit]:
     """A pipeline with a map that is trained on without a prefetch behind it."""
     for node in _consumed(values):
         pipeline = pipeline_of(values, node)
-        if pipeline is not None and _could_wait(values, pipeline):
+        if pipeline is not None and _could_wait(pipeline):
             last = max(pipeline.steps, key=lambda step: (step.end_lineno or 0, step.end_col_offset or 0))
             yield Hit(last, shown(node) if isinstance(node, ast.Name) else "the pipeline", is_sure=True)
 
 
-def _could_wait(values: Values, pipeline: Pipeline) -> bool:
+def _could_wait(pipeline: Pipeline) -> bool:
     """Whether batches are made by a function while a step waits for them."""
     names = pipeline.names()
     is_read = pipeline.source_name.startswith("tensorflow.data.")
@@ -73,12 +81,21 @@ def _could_wait(values: Values, pipeline: Pipeline) -> bool:
 
 def _consumed(values: Values) -> Iterator[ast.expr]:
     for call in values.module.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "fit" and not values.module.called(call):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "fit"
+            and not values.module.called(call)
+        ):
             yield from call.args[:1]
             yield from (one.value for one in call.keywords if one.arg in ("x", "validation_data"))
     for loop in values.module.all(ast.For):
         over = loop.iter
-        if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate" and over.args:
+        if (
+            isinstance(over, ast.Call)
+            and isinstance(over.func, ast.Name)
+            and over.func.id == "enumerate"
+            and over.args
+        ):
             over = over.args[0]
         if _trains(values, loop):
             yield over
@@ -105,8 +122,8 @@ RULES = (
         about(
             "MF005", "shuffle-after-decode", "warning",
             summary="shuffle behind the function that decodes",
-            reason="A shuffle buffer holds its elements as they are there: 1,000 decoded images of 224 × 224 pixels in "
-            "float32 are 602 MB, 1,000 paths nearly nothing. The order is just as random.",
+            reason="A shuffle buffer holds its elements as they are there: 1,000 decoded images of 224 × "
+            "224 pixels in float32 are 602 MB, 1,000 paths nearly nothing. The order is just as random.",
             fix="Shuffle the paths, then map.",
             before="""
                 import tensorflow as tf
@@ -114,7 +131,8 @@ RULES = (
                 def load(path):
                     return tf.io.decode_jpeg(tf.io.read_file(path))
 
-                dataset = tf.data.Dataset.list_files("photos/*.jpg").map(load).shuffle(1000).batch(32).prefetch(2)
+                paths = tf.data.Dataset.list_files("photos/*.jpg")
+                dataset = paths.map(load).shuffle(1000).batch(32).prefetch(2)
             """,
             after="""
                 import tensorflow as tf
@@ -122,11 +140,12 @@ RULES = (
                 def load(path):
                     return tf.io.decode_jpeg(tf.io.read_file(path))
 
-                dataset = tf.data.Dataset.list_files("photos/*.jpg").shuffle(1000).map(load).batch(32).prefetch(2)
+                paths = tf.data.Dataset.list_files("photos/*.jpg")
+                dataset = paths.shuffle(1000).map(load).batch(32).prefetch(2)
             """,
         ),
-        "shuffle after {subject} holds decoded elements: 1,000 images of 224 × 224 in float32 are 602 MB, 1,000 paths "
-        "next to nothing",
+        "shuffle after {subject} holds decoded elements: 1,000 images of 224 × 224 in float32 are 602 MB, "
+        "1,000 paths next to nothing",
         "",
         shuffle_after_decode,
     ),
@@ -134,8 +153,9 @@ RULES = (
         about(
             "MF006", "shuffle-after-batch", "warning",
             summary="shuffle behind batch",
-            reason="A shuffle buffer counts elements, and behind batch an element is a whole batch: shuffle(1000) of "
-            "batches of 32 holds 32,000 samples. Samples stay in the same batches in every epoch, too.",
+            reason="A shuffle buffer counts elements, and behind batch an element is a whole batch: "
+            "shuffle(1000) of batches of 32 holds 32,000 samples. Samples stay in the same batches in every "
+            "epoch, too.",
             fix="Shuffle, then batch.",
             before="""
                 import tensorflow as tf
@@ -148,7 +168,8 @@ RULES = (
                 dataset = tf.data.TFRecordDataset("train.tfrecord").shuffle(1000).batch(32).prefetch(2)
             """,
         ),
-        "shuffle({subject}) after batch counts batches, not samples: 1,000 batches of 32 are 32,000 samples in RAM",
+        "shuffle({subject}) after batch counts batches, not samples: 1,000 batches of 32 are 32,000 samples "
+        "in RAM",
         "",
         shuffle_after_batch,
     ),
@@ -156,8 +177,8 @@ RULES = (
         about(
             "MF007", "cache-in-memory", "note",
             summary="cache() of decoded data in memory",
-            reason="cache() without a file keeps every element as it is there, decoded: 307 MB of decoded images took "
-            "1,367 MB of RAM, against 122 MB without it.",
+            reason="cache() without a file keeps every element as it is there, decoded: 307 MB of decoded "
+            "images took 1,367 MB of RAM, against 122 MB without it.",
             fix="Cache in front of the function that decodes, or to a file: cache(filename).",
             before="""
                 import tensorflow as tf
@@ -165,7 +186,8 @@ RULES = (
                 def load(path):
                     return tf.io.decode_jpeg(tf.io.read_file(path))
 
-                dataset = tf.data.Dataset.list_files("photos/*.jpg").map(load).cache().batch(32).prefetch(2)
+                paths = tf.data.Dataset.list_files("photos/*.jpg")
+                dataset = paths.map(load).cache().batch(32).prefetch(2)
             """,
             after="""
                 import tensorflow as tf
@@ -173,10 +195,12 @@ RULES = (
                 def load(path):
                     return tf.io.decode_jpeg(tf.io.read_file(path))
 
-                dataset = tf.data.Dataset.list_files("photos/*.jpg").map(load).cache("images").batch(32).prefetch(2)
+                paths = tf.data.Dataset.list_files("photos/*.jpg")
+                dataset = paths.map(load).cache("images").batch(32).prefetch(2)
             """,
         ),
-        "{subject} keeps all decoded data in RAM, which may be too much (1,367 MB for images that took 122 MB without)",
+        "{subject} keeps all decoded data in RAM, which may be too much (1,367 MB for images that took 122 "
+        "MB without)",
         "",
         cache_in_memory,
     ),
@@ -184,9 +208,9 @@ RULES = (
         about(
             "MF008", "no-prefetch", "note",
             summary="A pipeline with a map and no prefetch",
-            reason="Without prefetch the step waits while a batch is made, so people make up for it with larger batches "
-            "and caches. A parallel map and a prefetch of a few batches gave 1,697 images a second instead of 779, for "
-            "20 MB of RAM.",
+            reason="Without prefetch the step waits while a batch is made, so people make up for it with "
+            "larger batches and caches. A parallel map and a prefetch of a few batches gave 1,697 images a "
+            "second instead of 779, for 20 MB of RAM.",
             fix="End the pipeline with prefetch(2), or with tf.data.AUTOTUNE.",
             before="""
                 import tensorflow as tf
@@ -201,8 +225,8 @@ RULES = (
                 model.fit(dataset)
             """,
         ),
-        "{subject} has no prefetch, so each step may wait for its batch (779 against 1,697 images a second, for 20 MB "
-        "of RAM)",
+        "{subject} has no prefetch, so each step may wait for its batch (779 against 1,697 images a second, "
+        "for 20 MB of RAM)",
         "",
         no_prefetch,
     ),
@@ -210,7 +234,8 @@ RULES = (
         about(
             "MF028", "prefetch-many", "warning",
             summary="Many batches wait",
-            reason="Each batch that waits is held decoded: prefetch(60) took 901 MB where a few batches took 122 MB.",
+            reason="Each batch that waits is held decoded: prefetch(60) took 901 MB where a few batches "
+            "took 122 MB.",
             fix="prefetch(2) is enough as a rule; tf.data.AUTOTUNE finds the number.",
             before="""
                 import tensorflow as tf
@@ -223,7 +248,8 @@ RULES = (
                 dataset = tf.data.TFRecordDataset("train.tfrecord").map(parse).batch(32).prefetch(2)
             """,
         ),
-        "prefetch({subject}) holds that many decoded batches: prefetch(60) took 901 MB where a few batches took 122 MB",
+        "prefetch({subject}) holds that many decoded batches: prefetch(60) took 901 MB where a few batches "
+        "took 122 MB",
         "",
         prefetch_many,
     ),

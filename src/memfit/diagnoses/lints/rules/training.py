@@ -15,8 +15,8 @@ _STARTERS = (
     "tensorflow.constant", "tensorflow.zeros", "tensorflow.ones", "tensorflow.random.", "tensorflow.Variable",
     "tensorflow.convert_to_tensor", "tensorflow.config.list_logical_devices", "tensorflow.data.Dataset.",
     "tensorflow.config.experimental.list_logical_devices", "keras.applications.", "keras.models.load_model",
-    "tensorflow.test.is_gpu_available", "tensorflow.test.gpu_device_name", "tensorflow.matmul", "tensorflow.range",
-    "tensorflow.distribute.MirroredStrategy",
+    "tensorflow.test.is_gpu_available", "tensorflow.test.gpu_device_name", "tensorflow.matmul",
+    "tensorflow.range", "tensorflow.distribute.MirroredStrategy",
 )  # fmt: skip
 _TOO_LATE = (
     "tensorflow.config.experimental.set_memory_growth",
@@ -48,7 +48,9 @@ def _sets_half(module: Module, call: ast.Call) -> bool:
 
 def _is_unscaled(module: Module, call: ast.Call) -> bool:
     around = module.function_around(call) or module.tree
-    methods = {one.func.attr for one in module.inside(around, ast.Call) if isinstance(one.func, ast.Attribute)}
+    methods = {
+        one.func.attr for one in module.inside(around, ast.Call) if isinstance(one.func, ast.Attribute)
+    }
     return "gradient" in methods and not methods & {"scale_loss", "get_scaled_loss", "scale"}
 
 
@@ -56,12 +58,12 @@ def retry_after_oom(values: Values) -> Iterator[Hit]:
     """Handlers of OOMs that call the same thing again, or go round once more."""
     for attempt in values.module.all(ast.Try):
         for handler in attempt.handlers:
-            if _catches_oom(values.module, handler) and _goes_again(values.module, attempt, handler):
+            if _catches_oom(handler) and _goes_again(values.module, attempt, handler):
                 kind = shown(handler.type) if handler.type is not None else "an OOM"
                 yield Hit(handler, kind)
 
 
-def _catches_oom(module: Module, handler: ast.ExceptHandler) -> bool:
+def _catches_oom(handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = [kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "") for kind in kinds]
     return "ResourceExhaustedError" in names or any(_asks_for_oom(one) for one in ast.walk(handler))
@@ -79,9 +81,15 @@ def _goes_again(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) ->
         return False
     if _called(attempt.body) & _called(handler.body):
         return True
-    leaves = any(isinstance(one, ast.Return | ast.Break | ast.Raise) for body in handler.body for one in ast.walk(body))
+    leaves = any(
+        isinstance(one, ast.Return | ast.Break | ast.Raise) for body in handler.body for one in ast.walk(body)
+    )
     changes = any("batch" in name for name in _assigned(handler.body))
-    return bool(module.loops(attempt)) and not leaves and (changes or isinstance(module.loops(attempt)[0], ast.While))
+    return (
+        bool(module.loops(attempt))
+        and not leaves
+        and (changes or isinstance(module.loops(attempt)[0], ast.While))
+    )
 
 
 def _trains(body: list[ast.stmt]) -> bool:
@@ -91,7 +99,20 @@ def _trains(body: list[ast.stmt]) -> bool:
 def _called(body: list[ast.stmt]) -> set[str]:
     calls = [one.func for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
     names = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls}
-    return names - {"", "print", "str", "len", "int", "format", "max", "min", "info", "warning", "append", "time"}
+    return names - {
+        "",
+        "print",
+        "str",
+        "len",
+        "int",
+        "format",
+        "max",
+        "min",
+        "info",
+        "warning",
+        "append",
+        "time",
+    }
 
 
 def _assigned(body: list[ast.stmt]) -> set[str]:
@@ -107,11 +128,17 @@ def growth_too_late(values: Values) -> Iterator[Hit]:
     """Memory growth, a limit or visible devices that are set when the runtime has started."""
     module = values.module
     for call in module.calls:
-        if module.called(call) not in _TOO_LATE:
+        if module.called(call) not in _TOO_LATE or _resets(module, call):
             continue
         first = min((one for one in module.calls if _starts(values, one, call)), key=place, default=None)
         if first is not None:
             yield Hit(call, f"{shown(call.func)}() comes after {shown(first.func)}() in line {first.lineno}")
+
+
+def _resets(module: Module, call: ast.Call) -> bool:
+    """Whether the runtime is started anew in between, as tests of TensorFlow itself do."""
+    around = module.function_around(call) or module.tree
+    return any("_reset_context" in shown(one.func) for one in module.inside(around, ast.Call))
 
 
 def _starts(values: Values, other: ast.Call, call: ast.Call) -> bool:
@@ -120,7 +147,11 @@ def _starts(values: Values, other: ast.Call, call: ast.Call) -> bool:
     if place(other) >= place(call) or module.scope(other) is not module.scope(call):
         return False
     around = list(module.ancestors(call))
-    sure = all(one in around for one in module.ancestors(other) if isinstance(one, ast.If | ast.Try | ast.ExceptHandler))
+    sure = all(
+        one in around
+        for one in module.ancestors(other)
+        if isinstance(one, ast.If | ast.Try | ast.ExceptHandler)
+    )
     return sure and (module.called(other).startswith(_STARTERS) or _is_built(values, other))
 
 
@@ -129,7 +160,11 @@ def _is_built(values: Values, call: ast.Call) -> bool:
     name = values.module.called(call)
     if name == "keras.Model":
         return bool(call.args or call.keywords)
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "fit" and values.kind(call.func.value) == "model"
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "fit"
+        and values.kind(call.func.value) == "model"
+    )
 
 
 def generator_without_signature(values: Values) -> Iterator[Hit]:
@@ -159,10 +194,11 @@ RULES = (
         about(
             "MF019", "loss-not-scaled", "warning",
             summary="mixed_float16 in a custom loop without a loss scale",
-            reason="Small gradients are zero in float16, so the loss has to be scaled before they are taken. fit does it by "
-            "itself; a loop of one's own calls optimizer.scale_loss, and apply scales back. get_scaled_loss is from before "
-            "Keras 3 and is gone.",
-            fix="Take the gradients of optimizer.scale_loss(loss), with a keras.optimizers.LossScaleOptimizer.",
+            reason="Small gradients are zero in float16, so the loss has to be scaled before they are "
+            "taken. fit does it by itself; a loop of one's own calls optimizer.scale_loss, and apply scales "
+            "back. get_scaled_loss is from before Keras 3 and is gone.",
+            fix="Take the gradients of optimizer.scale_loss(loss), with a "
+            "keras.optimizers.LossScaleOptimizer.",
             before="""
                 import keras
                 import tensorflow as tf
@@ -189,7 +225,8 @@ RULES = (
                     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
             """,
         ),
-        "{subject}: under mixed_float16 small gradients are zero unless optimizer.scale_loss() scales the loss",
+        "{subject}: under mixed_float16 small gradients are zero unless optimizer.scale_loss() scales the "
+        "loss",
         "",
         loss_not_scaled,
     ),
@@ -197,9 +234,10 @@ RULES = (
         about(
             "MF020", "retry-after-oom", "warning",
             summary="An out-of-memory error is caught and training goes on",
-            reason="A failed step is not undone: the optimizer's count and the seeds have advanced, and so had 4 to 7 of 10 "
-            "BatchNorm statistics and 3 of 4 metrics; the batch of a failed fit is lost. Each try waits about 10 "
-            "seconds inside TensorFlow first, and under XLA the second one can abort the process.",
+            reason="A failed step is not undone: the optimizer's count and the seeds have advanced, and so "
+            "had 4 to 7 of 10 BatchNorm statistics and 3 of 4 metrics; the batch of a failed fit is lost. "
+            "Each try waits about 10 seconds inside TensorFlow first, and under XLA the second one can "
+            "abort the process.",
             fix="memfit.fit or memfit.protect: the same samples go again, split, with the same update.",
             before="""
                 import tensorflow as tf
@@ -217,8 +255,8 @@ RULES = (
                 memfit.fit(model, dataset.batch(batch_size))
             """,
         ),
-        "{subject} is caught and training goes on: the failed step has moved 4 to 7 of 10 BatchNorm statistics and the "
-        "optimizer's count, silently",
+        "{subject} is caught and training goes on: the failed step has moved 4 to 7 of 10 BatchNorm "
+        "statistics and the optimizer's count, silently",
         "",
         retry_after_oom,
     ),
@@ -226,8 +264,8 @@ RULES = (
         about(
             "MF021", "growth-too-late", "error",
             summary="Memory growth or a limit is set after the first op",
-            reason="The first op or the first model with weights starts TensorFlow's runtime, and from then on devices "
-            "cannot be changed: it raises a RuntimeError, or does nothing.",
+            reason="The first op or the first model with weights starts TensorFlow's runtime, and from then "
+            "on devices cannot be changed: it raises a RuntimeError, or does nothing.",
             fix="Set it right behind the imports.",
             before="""
                 import tensorflow as tf
@@ -252,8 +290,9 @@ RULES = (
         about(
             "MF022", "generator-without-signature", "warning",
             summary="from_generator without an output_signature",
-            reason="Without shapes nothing behind it knows how large an element is: a tf.function is traced for each new "
-            "shape (0.1 MiB and its time each), and neither TensorFlow nor memfit can plan for a batch.",
+            reason="Without shapes nothing behind it knows how large an element is: a tf.function is traced "
+            "for each new shape (0.1 MiB and its time each), and neither TensorFlow nor memfit can plan for "
+            "a batch.",
             fix="output_signature=tf.TensorSpec(shape, dtype), a spec for each part of an element.",
             before="""
                 import tensorflow as tf
@@ -263,11 +302,12 @@ RULES = (
             after="""
                 import tensorflow as tf
 
-                dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((None, 8), tf.float32))
+                signature = tf.TensorSpec((None, 8), tf.float32)
+                dataset = tf.data.Dataset.from_generator(rows, output_signature=signature)
             """,
         ),
-        "from_generator of {subject} does not say shapes: each new one is a new trace (0.1 MiB), and no batch can be "
-        "planned for",
+        "from_generator of {subject} does not say shapes: each new one is a new trace (0.1 MiB), and no "
+        "batch can be planned for",
         "",
         generator_without_signature,
     ),
@@ -275,8 +315,9 @@ RULES = (
         about(
             "MF027", "accumulation-steps", "note",
             summary="Keras' gradient_accumulation_steps",
-            reason="It averages micro-batches equally, whatever their size: with a ragged last one of 53 samples the update "
-            "was wrong by 4.6e-2 of 6.9e-2, and a half-filled accumulator is left at the epoch's end.",
+            reason="It averages micro-batches equally, whatever their size: with a ragged last one of 53 "
+            "samples the update was wrong by 4.6e-2 of 6.9e-2, and a half-filled accumulator is left at the "
+            "epoch's end.",
             fix="memfit.fit with micro_batch_size, which weighs each micro-batch by its samples.",
             before="""
                 import keras

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 
 # What everybody calls them; notebooks and excerpts often leave the imports out.
@@ -19,7 +20,6 @@ _CUSTOMARY = {
 _SAME = (
     ("keras.utils.module_utils.tensorflow", "tensorflow"),
     ("tensorflow.compat.v2", "tensorflow"),
-    ("tensorflow.python.keras", "keras"),
     ("tensorflow.keras", "keras"),
     ("keras.models.Sequential", "keras.Sequential"),
     ("keras.models.Model", "keras.Model"),
@@ -36,10 +36,12 @@ class Imports:
     def __init__(self, statements: Iterable[ast.Import | ast.ImportFrom], bound: set[str]) -> None:
         self.aliases = {name: full for name, full in _CUSTOMARY.items() if name not in bound}
         self.modules: set[str] = set()  # all that are imported, by their first name
+        self.uses_insides = False  # of TensorFlow, as its own code does
         for statement in statements:
             for name, full in _imported(statement):
                 self.aliases[name] = full
                 self.modules.add(full.partition(".")[0])
+                self.uses_insides |= full.startswith("tensorflow.python")
 
     def qualified(self, node: ast.AST) -> str:
         """The full dotted name of an expression, empty where it does not begin with an import."""
@@ -69,6 +71,7 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str
             yield first, _canonical(first)
 
 
+@functools.lru_cache(maxsize=4096)
 def _canonical(name: str) -> str:
     for _ in range(3):  # one alias can lead to another
         for other, usual in _SAME:

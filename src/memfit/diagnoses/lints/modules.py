@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,10 +35,15 @@ class Module:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.handed_over: set[str] | None = None  # see tracing.py
         self._by_type: dict[type[ast.AST], list[ast.AST]] = {}
-        for node in ast.walk(tree):
+        self._scopes: dict[ast.AST, ast.AST] = {}
+        self._called: dict[ast.AST, str] = {}
+        waiting: deque[ast.AST] = deque([tree])
+        while waiting:
+            node = waiting.popleft()
             self._by_type.setdefault(type(node), []).append(node)
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
+                waiting.append(child)
 
     def all(self, *kinds: type[N]) -> list[N]:
         """All nodes of these kinds."""
@@ -79,7 +85,11 @@ class Module:
 
     def called(self, call: ast.AST) -> str:
         """The full dotted name of what is called."""
-        return self.qualified(call.func) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call):
+            return ""
+        if call not in self._called:
+            self._called[call] = self.qualified(call.func)
+        return self._called[call]
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node is inside of, from the inside out."""
@@ -89,7 +99,10 @@ class Module:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function or module whose names a node sees first."""
-        return next((found for found in self.ancestors(node) if isinstance(found, _SCOPES)), self.tree)
+        if node not in self._scopes:
+            around = (found for found in self.ancestors(node) if isinstance(found, _SCOPES))
+            self._scopes[node] = next(around, self.tree)
+        return self._scopes[node]
 
     def function_around(self, node: ast.AST) -> Function | None:
         """The innermost function that a node is in."""
@@ -197,6 +210,12 @@ class Module:
 def place(node: ast.AST) -> tuple[int, int]:
     """Where a node begins."""
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def last_name(node: ast.AST | None) -> str:
+    """The last word of a name, as `fit` of `model.fit` or of a call of it; empty where there is none."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _targets(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memfit.diagnoses.lints.modules import Function, Loop, Module
-from memfit.diagnoses.lints.values import Values, definition, is_compiled
+from memfit.diagnoses.lints.modules import Function, Loop, Module, last_name
+from memfit.diagnoses.lints.values import Values, is_compiled
 
 _TRACED_METHODS = {"call", "train_step", "test_step", "predict_step", "compute_loss"}
 _BASES = ("Layer", "Model", "Sequential", "Cell", "Loss", "Metric")
@@ -45,17 +45,13 @@ def _handed_over(module: Module) -> Iterator[str]:
             "flat_map",
         ):
             for given in call.args[:1]:
-                if isinstance(given, ast.Name):
-                    yield given.id
-                elif isinstance(given, ast.Attribute):
-                    yield given.attr
+                yield last_name(given)
 
 
 def is_layer(kind: ast.ClassDef | None) -> bool:
     """Whether a class is a layer or a model, by the names of its bases."""
     bases = kind.bases if kind is not None else []
-    names = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in bases]
-    return any(name.endswith(_BASES) for name in names)
+    return any(last_name(base).endswith(_BASES) for base in bases)
 
 
 def calls_of_layers(module: Module) -> Iterator[Function]:
@@ -85,8 +81,3 @@ def long_loops(values: Values, node: ast.AST) -> list[Loop]:
     if runs_in_graph(values, node):
         return []
     return [loop for loop in values.module.loops(node) if not is_short(loop)]
-
-
-def called_function(values: Values, call: ast.Call) -> Function | None:
-    """The function of this file that a call goes to."""
-    return definition(values.module, call.func)

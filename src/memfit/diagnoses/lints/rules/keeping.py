@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memfit.diagnoses.lints.modules import Loop
+from memfit.diagnoses.lints.modules import Loop, last_name
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.tracing import long_loops
 from memfit.diagnoses.lints.values import Values, definition
@@ -51,9 +51,7 @@ def _is_emptied(values: Values, target: ast.AST, loop: Loop) -> bool:
 
 
 def _is_loss(node: ast.AST) -> bool:
-    name = node.id if isinstance(node, ast.Name) else ""
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else name
-    return "loss" in name.lower()
+    return isinstance(node, ast.Name | ast.Call) and "loss" in last_name(node).lower()
 
 
 def _is_tensor(values: Values, node: ast.AST, loop: Loop) -> bool:
@@ -78,14 +76,9 @@ def _is_step(values: Values, node: ast.AST) -> bool:
 def _returns_numbers(values: Values, call: ast.Call) -> bool:
     function = definition(values.module, call.func)
     returns = [] if function is None else [one.value for one in values.module.inside(function, ast.Return)]
-    names = [_called(one) for value in returns if value is not None for one in ast.walk(value)]
+    values_of = [one for value in returns if value is not None for one in ast.walk(value)]
+    names = [last_name(one) for one in values_of if isinstance(one, ast.Call)]
     return any(name in ("float", "numpy", "item", "result") for name in names)
-
-
-def _called(node: ast.AST) -> str:
-    if not isinstance(node, ast.Call):
-        return ""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _has_tape(values: Values, node: ast.AST) -> bool:

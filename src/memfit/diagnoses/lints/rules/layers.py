@@ -15,6 +15,7 @@ _REDUCTIONS = (
     "tensorflow.reduce_sum", "tensorflow.reduce_mean", "keras.ops.sum", "keras.ops.mean",
     "tensorflow.math.reduce_sum", "tensorflow.math.reduce_mean",
 )  # fmt: skip
+_SMALL = {"len", "int", "float", "round", "min", "max", "abs", "str", "sum", "mean", "add_loss", "shape"}
 _ADDS = ("tensorflow.add", "keras.ops.add", "tensorflow.math.add", "keras.layers.add")
 
 
@@ -62,11 +63,11 @@ def _terms(values: Values, node: ast.AST) -> list[ast.expr]:
 
 def _computes(node: ast.AST) -> bool:
     """Whether a term is computed there: by a layer or an op of this round."""
-    numbers = {"len", "int", "float", "round", "min", "max", "abs", "str"}
-    return any(
-        isinstance(one, ast.Call) and not (isinstance(one.func, ast.Name) and one.func.id in numbers)
-        for one in ast.walk(node)
-    )
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    names = [
+        one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "") for one in calls
+    ]
+    return bool(names) and not any(name in _SMALL or name.startswith("reduce_") for name in names)
 
 
 def stack_then_reduce(values: Values) -> Iterator[Hit]:

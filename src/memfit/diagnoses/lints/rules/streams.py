@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from memfit.diagnoses.lints.modules import last_name
 from memfit.diagnoses.lints.pipelines import (
     Pipeline,
     argument,
@@ -17,7 +18,7 @@ from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.values import Values
 
 _FEW_ELEMENTS = 64
-_FEW_BATCHES = 4
+_FEW_BATCHES = 10
 _MANY_BATCHES = 16
 
 
@@ -103,8 +104,7 @@ def _consumed(values: Values) -> Iterator[ast.expr]:
 
 def _trains(values: Values, loop: ast.For) -> bool:
     for call in values.module.inside(loop, ast.Call):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if values.module.called(call) == "tensorflow.GradientTape" or "train" in name:
+        if values.module.called(call) == "tensorflow.GradientTape" or "train" in last_name(call):
             return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memfit.diagnoses.lints.modules import Module, place
+from memfit.diagnoses.lints.modules import Module, last_name, place
 from memfit.diagnoses.lints.pipelines import argument, number
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.values import Values
@@ -34,10 +34,15 @@ def loss_not_scaled(values: Values) -> Iterator[Hit]:
     is_half = any(_sets_half(module, call) for call in module.calls)
     for call in module.calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if method in ("get_scaled_loss", "get_unscaled_gradients"):
+        if method in ("get_scaled_loss", "get_unscaled_gradients") and not _is_legacy(module, call):
             yield Hit(call, f"{method}() is gone in Keras 3")
         elif is_half and method in ("apply_gradients", "apply") and _is_unscaled(module, call):
             yield Hit(call, "gradients are applied without scale_loss()")
+
+
+def _is_legacy(module: Module, call: ast.Call) -> bool:
+    """Whether it is part of the Keras that still has it."""
+    return module.imports.uses_insides or shown(call.func).startswith("self.")
 
 
 def _sets_half(module: Module, call: ast.Call) -> bool:
@@ -65,7 +70,7 @@ def retry_after_oom(values: Values) -> Iterator[Hit]:
 
 def _catches_oom(handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = [kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "") for kind in kinds]
+    names = [last_name(kind) for kind in kinds]
     return "ResourceExhaustedError" in names or any(_asks_for_oom(one) for one in ast.walk(handler))
 
 
@@ -97,8 +102,8 @@ def _trains(body: list[ast.stmt]) -> bool:
 
 
 def _called(body: list[ast.stmt]) -> set[str]:
-    calls = [one.func for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
-    names = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls}
+    calls = [one for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
+    names = {last_name(one) for one in calls}
     return names - {
         "",
         "print",
@@ -128,11 +133,18 @@ def growth_too_late(values: Values) -> Iterator[Hit]:
     """Memory growth, a limit or visible devices that are set when the runtime has started."""
     module = values.module
     for call in module.calls:
-        if module.called(call) not in _TOO_LATE or _resets(module, call):
+        if module.called(call) not in _TOO_LATE or _resets(module, call) or _is_expected(module, call):
             continue
         first = min((one for one in module.calls if _starts(values, one, call)), key=place, default=None)
         if first is not None:
             yield Hit(call, f"{shown(call.func)}() comes after {shown(first.func)}() in line {first.lineno}")
+
+
+def _is_expected(module: Module, call: ast.Call) -> bool:
+    """Whether a test waits for the error that it raises."""
+    around = [one for one in module.ancestors(call) if isinstance(one, ast.With | ast.Try)]
+    withs = [item.context_expr for one in around if isinstance(one, ast.With) for item in one.items]
+    return any("raises" in shown(one).lower() for one in withs)
 
 
 def _resets(module: Module, call: ast.Call) -> bool:

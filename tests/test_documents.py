@@ -96,6 +96,11 @@ def test_packs(tmp_path: Path) -> None:
         run_limited(_call, None, folder=str(tmp_path), arguments=command.split()[1:])
 
 
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("memfit lint")])
+def test_lints(command: str) -> None:
+    subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, check=True)
+
+
 def _call(folder: str, arguments: list[str]) -> None:
     from memfit.commands.main import run
 
@@ -106,7 +111,7 @@ def _call(folder: str, arguments: list[str]) -> None:
 
 
 def test_there_are_no_other_commands() -> None:
-    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack")
+    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack", "memfit lint")
     others = [line for line in _commands() if not line.startswith(known)]
     assert others == [" ".join(DEMO)]  # run by the demo's own test
 

@@ -25,7 +25,18 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("demo",), ("doctor",), ("estimate",), ("plan",), ("run",), ("report",), ("pack",), ("completion",)],
+    [
+        (),
+        ("demo",),
+        ("doctor",),
+        ("estimate",),
+        ("plan",),
+        ("run",),
+        ("report",),
+        ("pack",),
+        ("lint",),
+        ("completion",),
+    ],
 )
 def test_help(command: tuple[str, ...]) -> None:
     result = memfit(*command, "--help")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from textwrap import fill
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -97,14 +98,15 @@ def show_rule(rule: LintRule) -> RenderableType:
     return Text(markdown(rule), overflow="ignore")
 
 
-def markdown(rule: LintRule) -> str:
-    """The section of docs/lint.md about a rule."""
+def markdown(rule: LintRule, width: int | None = None) -> str:
+    """The section of docs/lint.md about a rule, with lines of some width."""
     examples = [
         f"{title}:\n\n" + "\n".join(f"    {line}".rstrip() for line in code.splitlines())
         for title, code in (("Before", rule.before), ("After", rule.after))
     ]
-    head = f"## {rule.id} {rule.name}\n\n{rule.summary} ({rule.severity})."
-    return "\n\n".join([head, rule.reason, *examples, f"Fix: {rule.fix}"]) + "\n"
+    head = f"### {rule.id} {rule.name}\n\n{rule.summary} ({rule.severity})."
+    reason, fix = (fill(text, width) if width else text for text in (rule.reason, f"Fix: {rule.fix}"))
+    return "\n\n".join([head, reason, *examples, fix]) + "\n"
 
 
 def github(lint: Lint) -> str:

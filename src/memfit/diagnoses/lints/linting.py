@@ -93,14 +93,14 @@ def lint_source(source: Source, rules: Wanted) -> list[LintFinding]:
                 rule.about.id, _covered(module, hit)
             ):
                 finding = _finding(source, lines, rule, hit)
-                found.setdefault((getattr(hit.node, "lineno", 1), finding.column, finding.rule), finding)
+                found.setdefault((_extent(hit.node)[0], finding.column, finding.rule), finding)
     return [found[place] for place in sorted(found)]
 
 
 def _covered(module: Module, hit: Hit) -> set[int]:
     """The lines on which a comment covers a hit: its own, and the first and last of a simple statement."""
     statement = hit.node if isinstance(hit.node, ast.ExceptHandler) else module.statement(hit.node)
-    lines = {getattr(hit.node, "lineno", 1), statement.lineno}
+    lines = {_extent(hit.node)[0], statement.lineno}
     is_compound = hasattr(statement, "body")
     return lines if is_compound else lines | {statement.end_lineno or statement.lineno}
 
@@ -129,8 +129,12 @@ _LONGEST_LINE = 300  # of source that is quoted
 
 
 def _extent(node: ast.AST) -> tuple[int, int, int, int]:
-    """Where a node begins and ends; of a handler, only its own line."""
+    """Where a node begins and ends; of a handler, only its own line, and of a chain, its last link."""
     first, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name | ast.Attribute):
+        first = function.end_lineno or first
+        start = (function.end_col_offset or start) - len(function.attr.encode())
     kind = getattr(node, "type", None) if isinstance(node, ast.ExceptHandler) else node
     last = getattr(kind, "end_lineno", None) or first
     end = getattr(kind, "end_col_offset", None) or start + 1

@@ -11,7 +11,7 @@ Kind = Literal[
     "array",  # a whole data set, loaded
     "small array",  # one that comes with Keras, or a table
     "table",
-    "file",  # of arrays: HDF5, npz
+    "file",  # of arrays: HDF5
     "stored",  # an array in such a file
     "image",
     "images",  # in a list
@@ -178,7 +178,7 @@ class Values:
     def _kind_of_imported(self, call: ast.Call, name: str) -> Kind | None:
         first = self.kind(call.args[0]) if call.args else None
         if name in _LOADERS:
-            return self._loaded(call)
+            return "array"
         if name in _IMAGES or (name in _OF_IMAGES and first == "image"):
             return "image"
         if name in _STACKS and first == "images":
@@ -186,11 +186,6 @@ class Values:
         if name in _OF_ARRAYS and first in ("array", "small array"):
             return first
         return _kind_by_name(name) or self._kind_of_split(call, name)
-
-    def _loaded(self, call: ast.Call) -> Kind:
-        path = call.args[0] if call.args else None
-        packed = isinstance(path, ast.Constant) and str(path.value).endswith(".npz")
-        return "file" if packed and self.module.called(call) == "numpy.load" else "array"
 
     def _kind_of_split(self, call: ast.Call, name: str) -> Kind | None:
         if name.endswith("train_test_split"):

@@ -108,7 +108,7 @@ RULES = (
             "MF013", "tensors-in-a-list", "warning",
             summary="Tensors are appended to a list in a loop",
             reason="Each tensor in the list stays on the device until the list goes, so that memory grows "
-            "with every step, slowly and without end; outputs of a model grow fastest.",
+            "with every step: 1,000 batches of 32 × 1,000 outputs in float32 are 122 MiB.",
             fix="Append tensor.numpy(), or update a metric.",
             before="""
                 import tensorflow as tf
@@ -141,9 +141,9 @@ RULES = (
         about(
             "MF014", "loss-kept", "warning",
             summary="Losses are kept as tensors",
-            reason="Each loss in a list is a live tensor on the device: few bytes each, but a steady growth "
-            "that looks like a leak, and is one over a million steps. A sum is one tensor only, but it too "
-            "is a new one each step, and under an open tape it keeps the activations of every step.",
+            reason="Each loss in a list is a live tensor on the device, which rounds its 4 bytes up to 256: "
+            "small, but a steady growth that looks like a leak. A sum is one tensor only; under an open "
+            "tape it keeps the activations of every step.",
             fix="Keep float(loss), or update a keras.metrics.Mean.",
             before="""
                 import tensorflow as tf

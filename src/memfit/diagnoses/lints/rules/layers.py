@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memfit.diagnoses.lints.modules import Loop
+from memfit.diagnoses.lints.modules import Loop, last_name
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.tracing import calls_of_layers, is_short
 from memfit.diagnoses.lints.values import Values
@@ -43,13 +43,13 @@ def _sums(values: Values, loop: ast.For) -> Iterator[ast.AugAssign | ast.Assign]
     """Statements of a loop's own body that add something new to what was there."""
     for statement in loop.body:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            if _computes(statement.value):
+            if _computes(statement.value) and not _uses(statement.value, last_name(statement.target)):
                 yield statement
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             terms = _terms(values, statement.value)
             name = statement.targets[0].id
             own = [one for one in terms if isinstance(one, ast.Name) and one.id == name]
-            if own and any(_computes(one) for one in terms if one not in own):
+            if own and any(_computes(one) and not _uses(one, name) for one in terms if one not in own):
                 yield statement
 
 
@@ -61,12 +61,15 @@ def _terms(values: Values, node: ast.AST) -> list[ast.expr]:
     return []
 
 
+def _uses(node: ast.AST, name: str) -> bool:
+    """Whether a term is made of the sum so far, as in residual blocks."""
+    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
+
+
 def _computes(node: ast.AST) -> bool:
     """Whether a term is computed there: by a layer or an op of this round."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    names = [
-        one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "") for one in calls
-    ]
+    names = [last_name(one) for one in calls]
     return bool(names) and not any(name in _SMALL or name.startswith("reduce_") for name in names)
 
 

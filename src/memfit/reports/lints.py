@@ -20,9 +20,9 @@ def show_lint(lint: Lint) -> RenderableType:
     """The whole report, for a console of 80 columns or more."""
     parts: list[RenderableType] = []
     for path, found in groupby(lint.findings, key=lambda finding: finding.path):
-        parts += [Text(path, style="bold"), *(_finding(one) for one in found), Text()]
+        parts += [Text(_printable(path), style="bold"), *(_finding(one) for one in found), Text()]
     for one in lint.unread:
-        parts.append(Text(f"{one.path}: not looked at: {one.reason}", style="yellow"))
+        parts.append(Text(_printable(f"{one.path}: not looked at: {one.reason}"), style="yellow"))
     if lint.unread:
         parts.append(Text())
     for rule in lint.rules:

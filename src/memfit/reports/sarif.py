@@ -84,5 +84,5 @@ def _notification(one: UnreadSource) -> dict[str, Any]:
 def _uri(path: str) -> str:
     """A path as a URI: relative ones stay relative, so that they fit any checkout."""
     pure = PurePath(path)
-    text = quote(pure.as_posix(), errors="surrogateescape")
+    text = quote(pure.as_posix())
     return f"file://{text}" if pure.is_absolute() else text

@@ -16,7 +16,7 @@ class Ignores:
 
     def __init__(self, text: str) -> None:
         self.is_everything = False
-        self._lines: dict[int, set[str]] = {}  # an empty set stands for all rules
+        self._lines: dict[int, set[str] | None] = {}  # None stands for all rules
         for line, comment in _comments(text) if _MARK in text else ():
             for found in _COMMENT.finditer(comment):
                 self._add(line, found)
@@ -26,14 +26,14 @@ class Ignores:
         if found["file"]:
             self.is_everything = True
         elif found["rules"] is None:
-            self._lines[line] = set()
-        elif self._lines.get(line) != set():
-            self._lines.setdefault(line, set()).update(rules)
+            self._lines[line] = None
+        elif (others := self._lines.get(line, set())) is not None:
+            self._lines[line] = others | rules
 
     def covers(self, rule: str, lines: Iterable[int]) -> bool:
         """Whether a rule is not wanted on one of these lines."""
         marked = (self._lines[line] for line in lines if line in self._lines)
-        return self.is_everything or any(not rules or rule in rules for rules in marked)
+        return self.is_everything or any(rules is None or rule in rules for rules in marked)
 
 
 def _comments(text: str) -> list[tuple[int, str]]:

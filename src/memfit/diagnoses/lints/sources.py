@@ -46,7 +46,7 @@ def find_files(paths: Iterable[str]) -> Iterator[Path | UnreadSource]:
     seen: set[str] = set()
     for path in map(Path, paths):
         if not os.path.lexists(path):
-            raise SourceNotFound(str(path), near=_near(path))
+            raise SourceNotFound(printable(path), near=_near(path))
         for found in _files_below(path) if path.is_dir() else [path]:
             name = os.path.realpath(found.path if isinstance(found, UnreadSource) else found)
             if name not in seen:
@@ -67,9 +67,9 @@ def _files_below(folder: Path) -> Iterator[Path | UnreadSource]:
     for root, folders, files in os.walk(folder, onerror=refused.append):
         folders[:] = sorted(name for name in folders if not _is_skipped(Path(root, name)))
         yield from (Path(root, name) for name in sorted(files) if name.endswith((".py", ".ipynb")))
-        yield from (UnreadSource(str(error.filename), _reason(error)) for error in refused)
+        yield from (UnreadSource(printable(error.filename), _reason(error)) for error in refused)
         refused.clear()
-    yield from (UnreadSource(str(error.filename), _reason(error)) for error in refused)
+    yield from (UnreadSource(printable(error.filename), _reason(error)) for error in refused)
 
 
 def _is_skipped(folder: Path) -> bool:
@@ -80,14 +80,19 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def printable(path: str | Path) -> str:
+    """A path as text that can be printed; names of files may hold any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def read_source(path: Path) -> tuple[Source | None, list[UnreadSource]]:
     """A file's source code, and what of it cannot be looked at."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_NOTEBOOK_BYTES + 1)
     except OSError as error:
-        return None, [UnreadSource(str(path), _reason(error))]
-    return source_of(str(path), data, is_notebook=path.suffix == ".ipynb")
+        return None, [UnreadSource(printable(path), _reason(error))]
+    return source_of(printable(path), data, is_notebook=path.suffix == ".ipynb")
 
 
 def source_of(

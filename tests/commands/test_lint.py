@@ -12,7 +12,7 @@ import pytest
 
 from memfit.records import Lint, LintRule
 
-BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\n"
+BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.fit()\n"
 
 
 def _lint(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -45,7 +45,7 @@ def test_text(folder: Path) -> None:
     result = _lint(folder, ".")
     assert result.stderr == b""
     text = result.stdout.decode()
-    assert "2:59 MF027 note" in text
+    assert "2:35 MF027 note" in text
     assert "broken.py: not looked at: line 1: invalid syntax" in text
     assert "1 note in 2 files; 1 thing could not be looked at." in text
 
@@ -60,7 +60,7 @@ def test_json(folder: Path) -> None:
 
 def test_other_programs(folder: Path) -> None:
     command = _lint(folder, "bad.py", "--format", "github").stdout.decode()
-    assert command.startswith("::notice file=bad.py,line=2,col=59,")
+    assert command.startswith("::notice file=bad.py,line=2,col=35,")
     assert command.count("\n") == 1
     assert _lint(folder, "good.py", "--format", "github").stdout == b""
     (run,) = json.loads(_lint(folder, "bad.py", "--format", "sarif").stdout)["runs"]

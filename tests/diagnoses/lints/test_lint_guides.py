@@ -186,6 +186,31 @@ CLEAN = {
         few = tf.constant(x[:16])
         batch = tf.convert_to_tensor(x[start : start + 32])
     """,
+    "data that is small": """
+        import tensorflow as tf
+
+        mnist = tf.keras.datasets.mnist
+        (x_train, y_train), _ = mnist.load_data()
+        x_train = x_train[..., tf.newaxis].astype("float32") / 255.0
+        train = tf.data.Dataset.from_tensor_slices((x_train, y_train)).shuffle(10000).batch(32)
+        model.fit(x_train, y_train, epochs=5)
+    """,
+    "growth that is set again": """
+        import memfit
+        import tensorflow as tf
+
+        memfit.limit("2GiB")
+        x = tf.zeros((8, 8))
+        memfit.limit("2GiB")
+    """,
+    "a plain function computed again": """
+        import tensorflow as tf
+
+        def square(x):
+            return x * x
+
+        again = tf.recompute_grad(square)
+    """,
     "outputs of predict are arrays": """
         import keras
 
@@ -259,10 +284,11 @@ FOUND = {
             train_labels = data["y_train"]
         train = tf.data.Dataset.from_tensor_slices((train_examples, train_labels)).shuffle(100).batch(64)
     """),
-    "Fashion-MNIST in a graph": (["MF002"], """
+    "CIFAR-10 in a graph": (["MF002"], """
         import tensorflow as tf
 
-        train, test = tf.keras.datasets.fashion_mnist.load_data()
+        cifar10 = tf.keras.datasets.cifar10
+        train, test = cifar10.load_data()
         images, labels = train
         images = images / 255
         dataset = tf.data.Dataset.from_tensor_slices((images, labels))

@@ -14,7 +14,7 @@ from memfit.diagnoses.lints.notebooks import without_magics
 from memfit.diagnoses.lints.sources import source_of
 from memfit.errors import SourceNotFound
 
-BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\n"
+BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.fit()\n"
 
 
 def _notebook(*cells: str | list[str], **more: Any) -> bytes:
@@ -109,7 +109,8 @@ def test_notebooks_are_counted_by_cells(tmp_path: Path) -> None:
         ["%matplotlib inline\n", "import keras\n"],
         "%%bash\nrm -rf $(pwd)/x\n",
         "def broken(:",
-        "!pip install keras\nfiles = !ls\n\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)",
+        "!pip install keras\nfiles = !ls\n\noptimizer = keras.optimizers.SGD(gradient_accumulation_steps=4)",
+        "model.fit(x)",
         "optimizer?",
     ]
     (tmp_path / "a.ipynb").write_bytes(_notebook(*cells))

@@ -27,21 +27,30 @@ _SAME = (
     ("keras.api", "keras"),
     ("keras.src", "keras"),
     ("tf_keras", "keras"),
+    ("cv2.cv2", "cv2"),
 )
 
 
 class Imports:
     """What imported names stand for."""
 
-    def __init__(self, statements: Iterable[ast.Import | ast.ImportFrom], bound: set[str]) -> None:
+    def __init__(
+        self, statements: Iterable[ast.Import | ast.ImportFrom], bound: set[str], used: set[str]
+    ) -> None:
         self.aliases = {name: full for name, full in _CUSTOMARY.items() if name not in bound}
-        self.modules: set[str] = set()  # all that are imported, by their first name
+        # all that are imported, or used without, by their first name
+        self.modules = {full for name, full in self.aliases.items() if name in used}
         self.uses_insides = False  # of TensorFlow, as its own code does
         for statement in statements:
             for name, full in _imported(statement):
                 self.aliases[name] = full
                 self.modules.add(full.partition(".")[0])
                 self.uses_insides |= full.startswith("tensorflow.python")
+
+    def add(self, name: str, value: ast.AST) -> None:
+        """Take a name for what it was set to, as in `mnist = tf.keras.datasets.mnist`."""
+        if full := self.qualified(value):
+            self.aliases.setdefault(name, full)
 
     def qualified(self, node: ast.AST) -> str:
         """The full dotted name of an expression, empty where it does not begin with an import."""

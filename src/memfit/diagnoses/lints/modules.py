@@ -77,7 +77,11 @@ class Module:
         """What imported names stand for."""
         statements: list[ast.Import | ast.ImportFrom] = [*self.all(ast.Import), *self.all(ast.ImportFrom)]
         bound = {name for names in self._bindings.values() for name in names}
-        return Imports(statements, bound)
+        imports = Imports(statements, bound, {name.id for name in self.all(ast.Name)})
+        for name, found in self._bindings.get(self.tree, {}).items():
+            if len(found) == 1 and found[0].how == "whole" and isinstance(found[0].value, ast.Attribute):
+                imports.add(name, found[0].value)
+        return imports
 
     def qualified(self, node: ast.AST) -> str:
         """The full dotted name, as `tensorflow.data.Dataset`; empty where it is not that of a module."""

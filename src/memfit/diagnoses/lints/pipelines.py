@@ -13,7 +13,7 @@ _TELLING = {"batch", "padded_batch", "prefetch", "shuffle", "interleave", "unbat
 _DECODERS = (
     "tensorflow.io.decode_jpeg", "tensorflow.io.decode_png", "tensorflow.io.decode_image",
     "tensorflow.io.decode_bmp", "tensorflow.io.decode_gif", "tensorflow.io.decode_and_crop_jpeg",
-    "tensorflow.image.decode_", "tensorflow.image.resize", "tensorflow.audio.decode_wav", "cv2.imread",
+    "tensorflow.image.", "tensorflow.audio.decode_wav", "cv2.imread",
     "keras.utils.load_img", "keras.preprocessing.image.load_img", "PIL.Image.open",
 )  # fmt: skip
 _IMAGE_SOURCES = ("keras.utils.image_dataset_from_directory", "keras.utils.audio_dataset_from_directory")

@@ -9,7 +9,7 @@ from memfit.diagnoses.lints.modules import Function, Module
 
 Kind = Literal[
     "array",  # a whole data set, loaded
-    "small array",  # one that comes with Keras, or a table
+    "small array",  # which may be large: one that comes with Keras, or a table
     "table",
     "file",  # of arrays: HDF5
     "stored",  # an array in such a file
@@ -87,6 +87,8 @@ _MODELS = {
     "keras.Sequential", "keras.Model", "keras.models.load_model", "keras.models.clone_model",
     "keras.saving.load_model", "keras.models.model_from_json", "keras.Functional",
 }  # fmt: skip
+# In float32 they take 600 MB; the others that come with Keras are too small to speak of.
+_SMALL_DATA = {"keras.datasets.cifar10.load_data", "keras.datasets.cifar100.load_data"}
 _NOT_OPTIMIZERS = {"get", "deserialize", "serialize", "schedules"}
 
 
@@ -218,7 +220,7 @@ class Values:
 
 
 def _kind_by_name(name: str) -> Kind | None:
-    if name.startswith("keras.datasets.") and name.endswith(".load_data"):
+    if name in _SMALL_DATA:
         return "small array"
     if name.startswith("pandas.read_"):
         return "table"

@@ -16,6 +16,7 @@ _REDUCTIONS = (
     "tensorflow.math.reduce_sum", "tensorflow.math.reduce_mean",
 )  # fmt: skip
 _SMALL = {"len", "int", "float", "round", "min", "max", "abs", "str", "sum", "mean", "add_loss", "shape"}
+_WITH_STATE = ("dropout", "batchnorm", "batch_norm", "layer", "model", "random", "self")
 _ADDS = ("tensorflow.add", "keras.ops.add", "tensorflow.math.add", "keras.layers.add")
 
 
@@ -121,8 +122,23 @@ def recompute_grad(values: Values) -> Iterator[Hit]:
     """`tf.recompute_grad`, called or as a decorator."""
     names: list[ast.Attribute | ast.Name] = [*values.module.all(ast.Attribute), *values.module.all(ast.Name)]
     for name in names:
-        if values.module.qualified(name) == "tensorflow.recompute_grad" and isinstance(name.ctx, ast.Load):
+        is_used = values.module.qualified(name) == "tensorflow.recompute_grad" and isinstance(
+            name.ctx, ast.Load
+        )
+        if is_used and not _is_harmless(values, name):
             yield Hit(name, "tf.recompute_grad", is_sure=False)
+
+
+def _is_harmless(values: Values, name: ast.AST) -> bool:
+    """Whether what is wrapped can be seen whole, and draws no masks and moves no statistics."""
+    call = values.module.parents.get(name)
+    given = call.args[0] if isinstance(call, ast.Call) and call.func is name and call.args else None
+    binding = values.module.binding(given) if isinstance(given, ast.Name) else None
+    if binding is None or binding.value is None or binding.how not in ("whole", "definition"):
+        return False
+    words = [one.id if isinstance(one, ast.Name) else one.attr for one in ast.walk(binding.value)
+             if isinstance(one, ast.Name | ast.Attribute)]  # fmt: skip
+    return not any(word in one.lower() for one in words for word in _WITH_STATE)
 
 
 RULES = (

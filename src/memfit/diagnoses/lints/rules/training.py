@@ -136,7 +136,7 @@ def growth_too_late(values: Values) -> Iterator[Hit]:
         if module.called(call) not in _TOO_LATE or _resets(module, call) or _is_expected(module, call):
             continue
         first = min((one for one in module.calls if _starts(values, one, call)), key=place, default=None)
-        if first is not None:
+        if first is not None and not _is_again(module, call, first):
             yield Hit(call, f"{shown(call.func)}() comes after {shown(first.func)}() in line {first.lineno}")
 
 
@@ -144,7 +144,15 @@ def _is_expected(module: Module, call: ast.Call) -> bool:
     """Whether a test waits for the error that it raises."""
     around = [one for one in module.ancestors(call) if isinstance(one, ast.With | ast.Try)]
     withs = [item.context_expr for one in around if isinstance(one, ast.With) for item in one.items]
-    return any("raises" in shown(one).lower() for one in withs)
+    handlers = [one for found in around if isinstance(found, ast.Try) for one in found.handlers]
+    names = [last_name(one.type) for one in handlers]
+    return "RuntimeStarted" in names or any("raises" in shown(one).lower() for one in withs)
+
+
+def _is_again(module: Module, call: ast.Call, first: ast.Call) -> bool:
+    """Whether the same was set before the runtime started, too."""
+    name = module.called(call)
+    return any(module.called(one) == name and place(one) < place(first) for one in module.calls)
 
 
 def _resets(module: Module, call: ast.Call) -> bool:
@@ -191,14 +199,17 @@ def generator_without_signature(values: Values) -> Iterator[Hit]:
 
 
 def accumulation_steps(values: Values) -> Iterator[Hit]:
-    """Keras' own gradient accumulation."""
+    """Keras' own gradient accumulation, where batches are trained on."""
+    methods = {last_name(call) for call in values.module.calls}
+    if not methods & {"fit", "compile", "train_on_batch"}:
+        return
     for call in values.module.calls:
         if not values.module.called(call).startswith("keras.optimizers."):
             continue
         for keyword in call.keywords:
             size = number(keyword.value)
             if keyword.arg == "gradient_accumulation_steps" and size is not None and size > 1:
-                yield Hit(keyword.value, f"gradient_accumulation_steps={size:g}", is_sure=False)
+                yield Hit(keyword, f"gradient_accumulation_steps={size:g}", is_sure=False)
 
 
 RULES = (
@@ -335,6 +346,7 @@ RULES = (
                 import keras
 
                 optimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)
+                model.compile(optimizer, "mse")
             """,
             after="""
                 import memfit

@@ -12,7 +12,7 @@ import pytest
 
 from memfit.records import Lint, LintRule
 
-BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.fit()\n"
+BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.compile(optimizer)\n"
 
 
 def _lint(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:

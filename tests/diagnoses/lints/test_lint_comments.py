@@ -48,7 +48,7 @@ def test_a_whole_file_by_any_line() -> None:
 
 
 def test_rules_are_chosen() -> None:
-    code = f"keras.optimizers.Adam(gradient_accumulation_steps=4)\nmodel.fit(x)\n{LINE}\n"
+    code = f"model.compile(keras.optimizers.Adam(gradient_accumulation_steps=4))\n{LINE}\n"
 
     def found(**options: object) -> list[str]:
         source, _ = source_of("a.py", code.encode())

@@ -211,6 +211,19 @@ CLEAN = {
 
         again = tf.recompute_grad(square)
     """,
+    "an optimizer by itself": """
+        import keras
+
+        optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=3)
+        optimizer.build([variable])
+        optimizer.apply_gradients([(gradient, variable)])
+    """,
+    "a plain model computed again": """
+        import tensorflow as tf
+
+        net = tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
+        again = tf.recompute_grad(net)
+    """,
     "outputs of predict are arrays": """
         import keras
 
@@ -229,6 +242,36 @@ CLEAN = {
                     model = keras.Sequential([keras.layers.Dense(1)])
                     model.compile("sgd", "mse")
                     model.fit(x, y)
+    """,
+    "a data set of torch": """
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        images = []
+        for path in paths:
+            images.append(np.array(Image.open(path)))
+        x = torch.stack(images)
+    """,
+    "pictures for a document": """
+        from PIL import Image
+
+        pages = []
+        for path in paths:
+            pages.append(Image.open(path).convert("RGB"))
+        pages[0].save("all.pdf", save_all=True, append_images=pages[1:])
+    """,
+    "either of two data sets": """
+        import numpy as np
+        import tensorflow as tf
+
+        if small:
+            x = np.arange(10)
+        elif tiny:
+            x = np.arange(5)
+        else:
+            x = np.load("x.npy", mmap_mode="r")[:64]
+        dataset = tf.data.Dataset.from_tensor_slices(x)
     """,
     "other libraries with the same words": """
         import random
@@ -356,6 +399,17 @@ FOUND = {
                 data.append(image)
                 masks["train"].append(image)
         data = np.array(data, dtype="float32") / 255.0
+    """),
+    "turned pictures": (["MF001"], """
+        import numpy as np
+        from tensorflow.keras.preprocessing.image import img_to_array, load_img
+
+        arrays, sizes = [], []
+        for path in paths:
+            image = np.rot90(img_to_array(load_img(path)))
+            arrays.append(image)
+            sizes.append(np.mean(image))
+        arrays = np.asarray(arrays)
     """),
     "a loop with a tape of its own": (["MF014"], """
         import tensorflow as tf

@@ -14,7 +14,7 @@ from memfit.diagnoses.lints.notebooks import without_magics
 from memfit.diagnoses.lints.sources import source_of
 from memfit.errors import SourceNotFound
 
-BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.fit()\n"
+BAD = "import keras\noptimizer = keras.optimizers.Adam(gradient_accumulation_steps=4)\nm.compile(optimizer)\n"
 
 
 def _notebook(*cells: str | list[str], **more: Any) -> bytes:
@@ -110,7 +110,7 @@ def test_notebooks_are_counted_by_cells(tmp_path: Path) -> None:
         "%%bash\nrm -rf $(pwd)/x\n",
         "def broken(:",
         "!pip install keras\nfiles = !ls\n\noptimizer = keras.optimizers.SGD(gradient_accumulation_steps=4)",
-        "model.fit(x)",
+        "model.compile(optimizer)",
         "optimizer?",
     ]
     (tmp_path / "a.ipynb").write_bytes(_notebook(*cells))

@@ -63,6 +63,11 @@ class Imports:
         return _canonical(".".join([self.aliases[node.id], *reversed(attributes)]))
 
     @property
+    def is_of_another_framework(self) -> bool:
+        """Whether the file trains with something else, where other rules hold."""
+        return bool({"torch", "jax", "flax", "mxnet", "paddle"} & self.modules) and not self.uses_tensorflow
+
+    @property
     def uses_tensorflow(self) -> bool:
         """Whether TensorFlow or Keras is imported, under any name."""
         return bool({"tensorflow", "keras", "tf_keras", "tensorflow_datasets"} & self.modules)

@@ -85,6 +85,8 @@ def lint_source(source: Source, rules: Wanted) -> list[LintFinding]:
     if ignores.is_everything:
         return []
     module = Module(source.tree)
+    if module.imports.is_of_another_framework:
+        return []
     values, lines = Values(module), source.text.split("\n")
     found: dict[tuple[int, int, str], LintFinding] = {}
     for rule in rules.rules:

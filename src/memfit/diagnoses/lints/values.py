@@ -35,9 +35,13 @@ _IMAGES = {
     "tensorflow.image.decode_image", "nibabel.load", "pydicom.dcmread", "tifffile.imread", "rasterio.open",
 }  # fmt: skip
 _OF_IMAGES = {
-    "numpy.array", "numpy.asarray", "numpy.expand_dims", "keras.utils.img_to_array",
-    "keras.preprocessing.image.img_to_array", "cv2.resize", "cv2.cvtColor", "tensorflow.image.resize",
-    "skimage.transform.resize", "numpy.float32", "tensorflow.cast", "numpy.transpose", "numpy.squeeze",
+    "keras.utils.img_to_array", "keras.utils.array_to_img", "keras.preprocessing.image.img_to_array",
+    "keras.preprocessing.image.array_to_img", "cv2.resize", "cv2.cvtColor", "tensorflow.image.resize",
+    "skimage.transform.resize", "tensorflow.cast",
+}  # fmt: skip
+_REDUCES = {
+    "all", "any", "argmax", "argmin", "average", "count_nonzero", "histogram", "max", "mean", "median", "min",
+    "percentile", "prod", "quantile", "shape", "size", "std", "sum", "unique", "var", "where",
 }  # fmt: skip
 _OF_ARRAYS = {
     "numpy.array", "numpy.asarray", "numpy.ascontiguousarray", "numpy.expand_dims", "numpy.transpose",
@@ -181,7 +185,7 @@ class Values:
         first = self.kind(call.args[0]) if call.args else None
         if name in _LOADERS:
             return "array"
-        if name in _IMAGES or (name in _OF_IMAGES and first == "image"):
+        if name in _IMAGES or (first == "image" and _keeps_images(name)):
             return "image"
         if name in _STACKS and first == "images":
             return "array"
@@ -217,6 +221,11 @@ class Values:
             self.kind(found.value) for found in returns if self.module.function_around(found) is function
         }
         return kinds.pop() if len(kinds) == 1 else None
+
+
+def _keeps_images(name: str) -> bool:
+    """Whether a function makes an image of an image: most of NumPy's do."""
+    return name in _OF_IMAGES or (name.startswith("numpy.") and name.rpartition(".")[2] not in _REDUCES)
 
 
 def _kind_by_name(name: str) -> Kind | None:

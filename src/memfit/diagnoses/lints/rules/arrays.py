@@ -14,6 +14,8 @@ from memfit.diagnoses.lints.values import Values, definition, is_compiled
 def images_in_a_list(values: Values) -> Iterator[Hit]:
     """Images that are appended to a list in a loop, or made into one by a comprehension."""
     module = values.module
+    if not {"numpy", "tensorflow", "keras"} & module.imports.modules:
+        return  # pictures for something else than training
     for name, calls in module.appends.items():
         for call in calls:
             if values.kind(call.args[0]) in ("image", "array") and _gathers_all(module, name, call):

@@ -16,7 +16,8 @@ _REDUCTIONS = (
     "tensorflow.math.reduce_sum", "tensorflow.math.reduce_mean",
 )  # fmt: skip
 _SMALL = {"len", "int", "float", "round", "min", "max", "abs", "str", "sum", "mean", "add_loss", "shape"}
-_WITH_STATE = ("dropout", "batchnorm", "batch_norm", "layer", "model", "random", "self")
+_WITH_STATE = ("dropout", "batchnorm", "batch_norm", "random", "applications")
+_UNKNOWN = {"self", "layer", "model", "block", "module"}  # which may hold anything
 _ADDS = ("tensorflow.add", "keras.ops.add", "tensorflow.math.add", "keras.layers.add")
 
 
@@ -136,9 +137,9 @@ def _is_harmless(values: Values, name: ast.AST) -> bool:
     binding = values.module.binding(given) if isinstance(given, ast.Name) else None
     if binding is None or binding.value is None or binding.how not in ("whole", "definition"):
         return False
-    words = [one.id if isinstance(one, ast.Name) else one.attr for one in ast.walk(binding.value)
-             if isinstance(one, ast.Name | ast.Attribute)]  # fmt: skip
-    return not any(word in one.lower() for one in words for word in _WITH_STATE)
+    names = [one for one in ast.walk(binding.value) if isinstance(one, ast.Name | ast.Attribute)]
+    words = {last_name(one).lower() for one in names}
+    return not words & _UNKNOWN and not any(mark in word for word in words for mark in _WITH_STATE)
 
 
 RULES = (

@@ -198,13 +198,25 @@ def generator_without_signature(values: Values) -> Iterator[Hit]:
         yield Hit(call, shown(call.args[0]) if call.args else "the generator")
 
 
+def _is_compiled_with(values: Values, optimizer: ast.Call) -> bool:
+    """Whether an optimizer is given to `compile`, at once or by its name."""
+    module = values.module
+    if any(last_name(one) == "compile" for one in module.ancestors(optimizer) if isinstance(one, ast.Call)):
+        return True
+    parent = module.parents[optimizer]
+    name = last_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+    near = (module.scope(optimizer), module.tree)
+    compiles = [one for one in module.calls if last_name(one) == "compile" and module.scope(one) in near]
+    given = [one for call in compiles for one in [*call.args, *(keyword.value for keyword in call.keywords)]]
+    return any(isinstance(one, ast.Name) and one.id == name for one in given)
+
+
 def accumulation_steps(values: Values) -> Iterator[Hit]:
-    """Keras' own gradient accumulation, where batches are trained on."""
-    methods = {last_name(call) for call in values.module.calls}
-    if not methods & {"fit", "compile", "train_on_batch"}:
-        return
+    """Keras' own gradient accumulation, where a model is compiled with it."""
     for call in values.module.calls:
-        if not values.module.called(call).startswith("keras.optimizers."):
+        if not values.module.called(call).startswith("keras.optimizers.") or not _is_compiled_with(
+            values, call
+        ):
             continue
         for keyword in call.keywords:
             size = number(keyword.value)

@@ -84,7 +84,13 @@ def _judged(sample: list[dict[str, Any]]) -> dict[str, Any]:
     verdicts = Counter(one["verdict"] for one in sample)
     known = verdicts["true"] + verdicts["false alarm"]
     share = round(verdicts["false alarm"] / known, 3) if known else None
-    return {"verdicts": dict(verdicts), "false_alarm_share": share, "seed": SEED, "sample": sample}
+    return {
+        "verdicts": dict(verdicts),
+        "false_alarm_share": share,
+        "public_code": read_figures("lint").get("public_code", {}),  # judged once, and not kept here
+        "seed": SEED,
+        "sample": sample,
+    }
 
 
 def _key(one: dict[str, Any]) -> tuple[str, ...]:

@@ -233,6 +233,15 @@ CLEAN = {
             scores.append(model.evaluate(batch, verbose=0))
             losses.append(model.train_on_batch(batch, batch))
     """,
+    "a few models by name": """
+        import keras
+
+        optimizers = {"sgd": keras.optimizers.SGD(), "adam": keras.optimizers.Adam()}
+        for name, optimizer in optimizers.items():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+            model.fit(x, y)
+    """,
     "a unittest with models": """
         import keras
 
@@ -370,6 +379,26 @@ FOUND = {
             except (tf.errors.ResourceExhaustedError, tf.errors.InternalError):
                 print("OOM")
                 batch_size //= 2
+    """),
+    "halving the batch as far as it goes": (["MF020"], """
+        import tensorflow as tf
+
+        while True:
+            try:
+                history = model.fit(data(batch_size))
+                break
+            except tf.errors.ResourceExhaustedError:
+                if batch_size == 1:
+                    raise
+                batch_size //= 2
+    """),
+    "labels are small": (["MF003"], """
+        import numpy as np
+        import tensorflow as tf
+
+        x_train, y_train = np.load("x.npy"), np.load("y.npy")
+        x_train = tf.convert_to_tensor(x_train)
+        y_train = tf.convert_to_tensor(y_train)
     """),
     "asking the message": (["MF020"], """
         try:

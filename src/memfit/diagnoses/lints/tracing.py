@@ -62,22 +62,49 @@ def calls_of_layers(module: Module) -> Iterator[Function]:
             yield function
 
 
-def is_short(loop: Loop) -> bool:
+def is_short(module: Module, loop: Loop) -> bool:
     """Whether a loop is over a few things that are written out."""
     if isinstance(loop, ast.While):
         return False
     over = loop.iter
-    if isinstance(over, ast.List | ast.Tuple | ast.Set | ast.Dict):
-        return True
-    if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.args:
+    if (
+        isinstance(over, ast.Call)
+        and isinstance(over.func, ast.Name)
+        and over.func.id == "range"
+        and over.args
+    ):
         last = over.args[min(1, len(over.args) - 1)]
-        if over.func.id == "range" and isinstance(last, ast.Constant) and isinstance(last.value, int):
-            return last.value <= _FEW
-    return False
+        return isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value <= _FEW
+    return _is_written_out(module, over)
+
+
+def _is_written_out(module: Module, node: ast.AST | None) -> bool:
+    """Whether it is a list, or a name for one, or what `enumerate` or `items` make of one."""
+    for _ in range(4):
+        if isinstance(node, ast.Name):
+            binding = module.binding(node)
+            node = binding.value if binding is not None and binding.how == "whole" else None
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+            node = node.func.value if node.func.attr in ("items", "keys", "values") else None
+        elif isinstance(node, ast.Call) and last_name(node) in (
+            "enumerate",
+            "zip",
+            "sorted",
+            "reversed",
+            "list",
+        ):
+            node = node.args[0] if node.args else None
+        else:
+            break
+    if isinstance(node, ast.Dict):
+        return bool(node.keys)
+    return isinstance(node, ast.List | ast.Tuple | ast.Set) and bool(
+        node.elts
+    )  # an empty one is filled later
 
 
 def long_loops(values: Values, node: ast.AST) -> list[Loop]:
     """The loops around a node that run often, outside of graphs."""
     if runs_in_graph(values, node):
         return []
-    return [loop for loop in values.module.loops(node) if not is_short(loop)]
+    return [loop for loop in values.module.loops(node) if not is_short(values.module, loop)]

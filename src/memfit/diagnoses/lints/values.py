@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Literal
 
-from memfit.diagnoses.lints.modules import Function, Module
+from memfit.diagnoses.lints.modules import Function, Module, last_name
 
 Kind = Literal[
     "array",  # a whole data set, loaded
@@ -21,6 +22,7 @@ Kind = Literal[
     "optimizer",
     "outputs",  # of a step or a model: tensors
 ]
+_LABELS = re.compile(r"y$|y_|.*(label|target)s?(_|$)")
 _DEPTH = 12  # of expressions and names that lead to names
 
 _LOADERS = {
@@ -118,8 +120,8 @@ class Values:
         return self._known[node]
 
     def is_array(self, node: ast.AST | None) -> bool:
-        """Whether it is a data set that was loaded as an array."""
-        return self.kind(node) in ("array", "small array")
+        """Whether it is a data set that was loaded as an array; labels are small beside it."""
+        return self.kind(node) in ("array", "small array") and not _LABELS.match(last_name(node).lower())
 
     def _kind(self, node: ast.AST) -> Kind | None:
         if isinstance(node, ast.Name):

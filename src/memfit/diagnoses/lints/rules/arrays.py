@@ -27,14 +27,20 @@ def images_in_a_list(values: Values) -> Iterator[Hit]:
             and not _is_part(over)
             and not _is_in_loop(module, comprehension)
         ):
-            stacked = isinstance(module.parents[comprehension], ast.Call)
-            yield Hit(comprehension, shown(comprehension.elt), is_sure=stacked)
+            stacked = isinstance(module.parents[comprehension], ast.Call) and not _is_given(module, over)
+            yield Hit(comprehension, "the list", is_sure=stacked)
+
+
+def _is_given(module: Module, node: ast.AST) -> bool:
+    """Whether it is an argument of a function, which may be a part of the data only."""
+    binding = module.binding(node) if isinstance(node, ast.Name) else None
+    return binding is not None and binding.how == "unknown"
 
 
 def _gathers_all(module: Module, name: str, call: ast.Call) -> bool:
     """Whether a list grows over a whole loop: it is not emptied in it, and the loop is not over a batch."""
     loops = module.loops(call)
-    if not loops or all(is_short(loop) for loop in loops) or _is_item(module, call):
+    if not loops or all(is_short(module, loop) for loop in loops) or _is_item(module, call):
         return False
     made = [one.node for one in module.bindings(name, call) if one.value is not None]
     emptied = any(loops[-1] in module.ancestors(node) for node in made)

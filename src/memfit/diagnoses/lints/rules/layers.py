@@ -25,7 +25,7 @@ def sums_in_call(values: Values) -> Iterator[Hit]:
     """Python loops in `call` that add to a tensor."""
     for function in calls_of_layers(values.module):
         for loop in values.module.inside(function, ast.For):
-            if is_short(loop) or _is_over_tensors(values, loop):
+            if is_short(values.module, loop) or _is_over_tensors(values, loop):
                 continue
             for target in _sums(values, loop):
                 yield Hit(
@@ -109,9 +109,12 @@ def remat_scope(values: Values) -> Iterator[Hit]:
     """`keras.RematScope`, where the backend is not another one."""
     if _other_backend(values):
         return
+    traced = {"fit", "compile", "Sequential", "Model", "function"} & {
+        last_name(one) for one in values.module.calls
+    }
     for call in values.module.calls:
         if values.module.called(call) in ("keras.RematScope", "keras.remat", "keras.backend.RematScope"):
-            yield Hit(call, values.module.called(call))
+            yield Hit(call, values.module.called(call), is_sure=bool(traced))
 
 
 def _other_backend(values: Values) -> bool:
@@ -226,8 +229,8 @@ RULES = (
                 memfit.remat(model)
             """,
         ),
-        "{subject} fails on the TensorFlow backend in graph mode (Keras 3.15)",
-        "",
+        "{subject} fails on the TensorFlow backend in graph mode, which fit uses (Keras 3.15)",
+        "{subject} may fail: on the TensorFlow backend it works in eager mode only (Keras 3.15)",
         remat_scope,
     ),
     Rule(

@@ -86,9 +86,7 @@ def _goes_again(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) ->
         return False
     if _called(attempt.body) & _called(handler.body):
         return True
-    leaves = any(
-        isinstance(one, ast.Return | ast.Break | ast.Raise) for body in handler.body for one in ast.walk(body)
-    )
+    leaves = any(isinstance(one, ast.Return | ast.Break | ast.Raise) for one in handler.body)
     changes = any("batch" in name for name in _assigned(handler.body))
     return (
         bool(module.loops(attempt))

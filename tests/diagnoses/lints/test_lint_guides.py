@@ -224,6 +224,22 @@ CLEAN = {
         net = tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
         again = tf.recompute_grad(net)
     """,
+    "a batch that is made": """
+        import numpy as np
+        import keras
+
+        model.train_on_batch(np.zeros((32, 224, 224, 3)), np.zeros(32))
+    """,
+    "one policy or another": """
+        import keras
+        import tensorflow as tf
+
+        policy = "mixed_float16" if half else "float32"
+        keras.config.set_dtype_policy(policy)
+        with tf.GradientTape() as tape:
+            loss = model(x)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    """,
     "outputs of predict are arrays": """
         import keras
 
@@ -236,8 +252,9 @@ CLEAN = {
     "a few models by name": """
         import keras
 
-        optimizers = {"sgd": keras.optimizers.SGD(), "adam": keras.optimizers.Adam()}
-        for name, optimizer in optimizers.items():
+        def test_optimizers():
+          optimizers = {"sgd": keras.optimizers.SGD(), "adam": keras.optimizers.Adam()}
+          for name, optimizer in optimizers.items():
             model = keras.Sequential([keras.layers.Dense(1)])
             model.compile(optimizer, "mse")
             model.fit(x, y)
@@ -399,6 +416,71 @@ FOUND = {
         x_train, y_train = np.load("x.npy"), np.load("y.npy")
         x_train = tf.convert_to_tensor(x_train)
         y_train = tf.convert_to_tensor(y_train)
+    """),
+    "a few sizes": (["MF011"], """
+        import keras
+
+        for units in [32, 64, 128]:
+            model = keras.Sequential([keras.layers.Dense(units)])
+            model.compile("adam", "mse")
+            model.fit(dataset)
+    """),
+    "outputs of all batches": (["MF013"], """
+        import tensorflow as tf
+
+        outputs = []
+        for x, y in dataset:
+            outputs.append(model(x, training=False))
+    """),
+    "MNIST in one step": (["MF018"], """
+        import keras
+
+        (x_train, y_train), _ = keras.datasets.mnist.load_data()
+        loss = train_step(x_train / 255.0, y_train)
+    """),
+    "an array that is made large": (["MF004"], """
+        import numpy as np
+        import tensorflow as tf
+
+        data = np.random.rand(100000, 784)
+
+        @tf.function
+        def total():
+            return tf.reduce_sum(data)
+    """),
+    "a policy by name": (["MF019"], """
+        import tensorflow as tf
+
+        policy = tf.keras.mixed_precision.Policy("mixed_float16")
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = model(x)
+            grads = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(grads, model.trainable_variables))
+    """),
+    "growth after a model": (["MF021"], """
+        import tensorflow as tf
+
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+    """),
+    "decoding by another module's function": (["MF005"], """
+        import tensorflow as tf
+        from reading import decode_image
+
+        files = tf.data.Dataset.from_tensor_slices(paths)
+        dataset = files.map(decode_image).shuffle(1000).batch(8).prefetch(1)
+    """),
+    "a list of pictures, then stacked": (["MF001"], """
+        import numpy as np
+        from PIL import Image
+
+        pictures = [np.array(Image.open(path)) for path in paths]
+        x = np.stack(pictures)
     """),
     "asking the message": (["MF020"], """
         try:

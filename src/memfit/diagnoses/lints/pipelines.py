@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from memfit.diagnoses.lints.modules import last_name
 from memfit.diagnoses.lints.values import DATASET_METHODS, Values, definition
 
 _LONGEST = 100
@@ -16,6 +18,9 @@ _DECODERS = (
     "tensorflow.image.", "tensorflow.audio.decode_wav", "cv2.imread",
     "keras.utils.load_img", "keras.preprocessing.image.load_img", "PIL.Image.open",
 )  # fmt: skip
+_DECODING_NAMES = re.compile(
+    r"decode_?(jpe?g|png|im|audio|wav)|(load|read|parse|process)_(and_\w+_)?(im|img)"
+)
 _IMAGE_SOURCES = ("keras.utils.image_dataset_from_directory", "keras.utils.audio_dataset_from_directory")
 
 
@@ -100,7 +105,8 @@ def decodes(values: Values, pipeline: Pipeline) -> ast.Call | None:
 def _decodes(values: Values, function: ast.AST, depth: int) -> bool:
     body = function if isinstance(function, ast.Lambda) else definition(values.module, function)
     if body is None or not depth:
-        return values.module.qualified(function).startswith(_DECODERS)
+        qualified = values.module.qualified(function)
+        return qualified.startswith(_DECODERS) or bool(_DECODING_NAMES.search(last_name(function).lower()))
     for call in values.module.inside(body, ast.Call):
         if values.module.called(call).startswith(_DECODERS):
             return True

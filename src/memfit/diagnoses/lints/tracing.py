@@ -103,6 +103,16 @@ def _is_written_out(module: Module, node: ast.AST | None) -> bool:
     )  # an empty one is filled later
 
 
+def loops_outside(values: Values, node: ast.AST) -> tuple[list[Loop], bool]:
+    """The loops around a node, outside of graphs and tests, and whether any of them runs often."""
+    if runs_in_graph(values, node):
+        return [], False
+    loops, function = values.module.loops(node), values.module.function_around(node)
+    often = any(not is_short(values.module, loop) for loop in loops)
+    is_test = function is not None and function.name.startswith("test")
+    return (loops, often) if often or not is_test else ([], False)
+
+
 def long_loops(values: Values, node: ast.AST) -> list[Loop]:
     """The loops around a node that run often, outside of graphs."""
     if runs_in_graph(values, node):

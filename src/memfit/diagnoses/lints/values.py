@@ -7,10 +7,12 @@ import re
 from typing import Literal
 
 from memfit.diagnoses.lints.modules import Function, Module, last_name
+from memfit.diagnoses.lints.sizes import is_large
 
 Kind = Literal[
     "array",  # a whole data set, loaded
     "small array",  # which may be large: one that comes with Keras, or a table
+    "tiny array",  # too small to speak of, but for a single step
     "table",
     "file",  # of arrays: HDF5
     "stored",  # an array in such a file
@@ -23,6 +25,7 @@ Kind = Literal[
     "outputs",  # of a step or a model: tensors
 ]
 _LABELS = re.compile(r"y$|y_|.*(label|target)s?(_|$)")
+_ARRAYS = ("array", "small array", "tiny array")
 _DEPTH = 12  # of expressions and names that lead to names
 
 _LOADERS = {
@@ -132,7 +135,7 @@ class Values:
             return self._kind_of_part(node)
         if isinstance(node, ast.BinOp):
             kinds = [self.kind(side) for side in (node.left, node.right)]
-            return next((kind for kind in kinds if kind in ("array", "small array", "image")), None)
+            return next((kind for kind in kinds if kind in (*_ARRAYS, "image")), None)
         if isinstance(node, ast.Attribute):
             return self._kind_of_attribute(node)
         if isinstance(node, ast.ListComp | ast.GeneratorExp):
@@ -160,7 +163,7 @@ class Values:
         below = self.kind(node.value)
         if below == "table" and node.attr == "values":
             return "small array"
-        return below if node.attr in _SAME_DATA and below in ("array", "small array") else None
+        return below if node.attr in _SAME_DATA and below in _ARRAYS else None
 
     def _kind_of_part(self, node: ast.Subscript) -> Kind | None:
         below, index = self.kind(node.value), node.slice
@@ -169,7 +172,7 @@ class Values:
             return "stored" if is_named else None
         if below == "stored":
             return "array" if _is_everything(index) else None
-        if below in ("array", "small array") and (is_named or _is_most(index)):
+        if below in _ARRAYS and (is_named or _is_most(index)):
             return below
         return None
 
@@ -179,19 +182,19 @@ class Values:
             return self._kind_of_imported(call, name)
         if isinstance(call.func, ast.Attribute):
             return self._kind_of_method(call.func)
-        if self.kind(call.func) == "function":
+        if self.kind(call.func) in ("function", "model"):
             return "outputs"
         return self._kind_returned(call.func)
 
     def _kind_of_imported(self, call: ast.Call, name: str) -> Kind | None:
         first = self.kind(call.args[0]) if call.args else None
-        if name in _LOADERS:
+        if name in _LOADERS or (name.startswith("numpy.") and is_large(name, call)):
             return "array"
         if name in _IMAGES or (first == "image" and _keeps_images(name)):
             return "image"
         if name in _STACKS and first == "images":
             return "array"
-        if name in _OF_ARRAYS and first in ("array", "small array"):
+        if name in _OF_ARRAYS and first in _ARRAYS:
             return first
         return _kind_by_name(name) or self._kind_of_split(call, name)
 
@@ -202,7 +205,7 @@ class Values:
 
     def _kind_of_method(self, function: ast.Attribute) -> Kind | None:
         below = self.kind(function.value)
-        if below in ("array", "small array", "table") and function.attr in _ARRAY_METHODS:
+        if below in (*_ARRAYS, "table") and function.attr in _ARRAY_METHODS:
             return "small array" if below == "table" else below
         if below == "image":
             return "image"
@@ -233,6 +236,8 @@ def _keeps_images(name: str) -> bool:
 def _kind_by_name(name: str) -> Kind | None:
     if name in _SMALL_DATA:
         return "small array"
+    if name.startswith("keras.datasets.") and name.endswith(".load_data"):
+        return "tiny array"
     if name.startswith("pandas.read_"):
         return "table"
     if name == "h5py.File":

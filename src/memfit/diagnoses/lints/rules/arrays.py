@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memfit.diagnoses.lints.modules import Loop, Module
+from memfit.diagnoses.lints.modules import Loop, Module, last_name
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
 from memfit.diagnoses.lints.tracing import is_short
 from memfit.diagnoses.lints.values import Values, definition, is_compiled
@@ -27,8 +27,10 @@ def images_in_a_list(values: Values) -> Iterator[Hit]:
             and not _is_part(over)
             and not _is_in_loop(module, comprehension)
         ):
-            stacked = isinstance(module.parents[comprehension], ast.Call) and not _is_given(module, over)
-            yield Hit(comprehension, "the list", is_sure=stacked)
+            parent = module.parents[comprehension]
+            name = last_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+            stacked = isinstance(parent, ast.Call) or bool(name and _is_stacked(values, name, comprehension))
+            yield Hit(comprehension, name or "the list", is_sure=stacked and not _is_given(module, over))
 
 
 def _is_given(module: Module, node: ast.AST) -> bool:
@@ -73,7 +75,7 @@ def _is_in_loop(module: Module, node: ast.AST) -> bool:
     return bool(module.loops(node)) or _is_item(module, node)
 
 
-def _is_stacked(values: Values, name: str, call: ast.Call) -> bool:
+def _is_stacked(values: Values, name: str, call: ast.AST) -> bool:
     scope = values.module.scope(call)
     stacks = (
         "numpy.array",
@@ -148,9 +150,9 @@ def _is_shape(module: Module, name: ast.Name) -> bool:
 def whole_data_in_a_step(values: Values) -> Iterator[Hit]:
     """A step or a model that is called with a whole data set at once."""
     for call in values.module.calls:
-        given = [one for one in call.args if values.is_array(one)]
+        given = [one for one in call.args if values.is_array(one) or values.kind(one) == "tiny array"]
         if given and _is_step(values, call):
-            yield Hit(call, shown(given[0]), is_sure=any(values.kind(one) == "array" for one in given))
+            yield Hit(call, shown(given[0]))
 
 
 def _is_step(values: Values, call: ast.Call) -> bool:
@@ -160,6 +162,8 @@ def _is_step(values: Values, call: ast.Call) -> bool:
         steps = ("train_on_batch", "test_on_batch", "predict_on_batch", "train_step")
         return call.func.attr in steps
     function = definition(values.module, call.func)
+    if function is None and "train_step" in last_name(call):
+        return True
     trains = function is not None and any(
         values.module.called(one) == "tensorflow.GradientTape"
         for one in values.module.inside(function, ast.Call)

@@ -17,6 +17,8 @@ def tensors_in_a_list(values: Values) -> Iterator[Hit]:
         given = call.args[0]
         if not _is_loss(given) and _is_tensor(values, given, loop):
             yield Hit(call, shown(given))
+        elif _is_models_output(values, given, loop):
+            yield Hit(call, shown(given), is_sure=False)
 
 
 def loss_kept(values: Values) -> Iterator[Hit]:
@@ -31,6 +33,19 @@ def loss_kept(values: Values) -> Iterator[Hit]:
         loops = long_loops(values, change)
         if loops and _is_tensor(values, change.value, loops[0]):
             yield Hit(change, shown(change.value), is_sure=False)
+
+
+def _is_models_output(values: Values, node: ast.AST, loop: Loop) -> bool:
+    """Whether something that is called like a model is called with what the loop goes through."""
+    if isinstance(node, ast.Name):
+        binding = values.module.binding(node)
+        node = binding.value if binding is not None and binding.how == "whole" and binding.value else node
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or isinstance(loop, ast.While):
+        return False
+    targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    used = {one.id for given in node.args for one in ast.walk(given) if isinstance(one, ast.Name)}
+    is_model = node.func.id == "model" or node.func.id.endswith("_model")
+    return is_model and bool(targets & used) and values.module.imports.uses_tensorflow
 
 
 def _appends(values: Values) -> Iterator[tuple[ast.Call, Loop]]:
@@ -134,7 +149,7 @@ RULES = (
             """,
         ),
         "{subject} is a tensor, and the list keeps it on the device: memory grows with every step",
-        "",
+        "{subject} may be a tensor, and the list keeps it on the device: memory grows with every step",
         tensors_in_a_list,
     ),
     Rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from memfit.diagnoses.lints.modules import Loop, Module
 from memfit.diagnoses.lints.rule import Hit, Rule, about, shown
-from memfit.diagnoses.lints.tracing import long_loops
+from memfit.diagnoses.lints.tracing import long_loops, loops_outside
 from memfit.diagnoses.lints.values import Values, compiler, definition
 
 _TRAINING = {"compile", "fit", "evaluate", "train_on_batch", "apply_gradients", "minimize"}
@@ -72,8 +72,9 @@ def function_in_a_loop(values: Values) -> Iterator[Hit]:
     """A tf.function that is made in a loop."""
     for call in values.module.calls:
         makes = values.module.called(call) == "tensorflow.function" and not _decorates(values.module, call)
-        if makes and long_loops(values, call):
-            yield Hit(call, shown(call))
+        loops, often = loops_outside(values, call) if makes else ([], False)
+        if loops:
+            yield Hit(call, shown(call), is_sure=often)
     for function in values.module.functions:
         if any(compiler(values.module, one) for one in function.decorator_list) and long_loops(
             values, function
@@ -89,28 +90,28 @@ def _decorates(module: Module, call: ast.Call) -> bool:
 def model_in_a_loop(values: Values) -> Iterator[Hit]:
     """A model that is made and trained in a loop."""
     for call in values.module.calls:
-        if values.kind(call) == "model" and _is_trained(values, call):
-            yield Hit(call, shown(call))
+        loops, often = loops_outside(values, call) if values.kind(call) == "model" else ([], False)
+        if loops and _is_trained(values, call, loops[0]):
+            yield Hit(call, shown(call), is_sure=often)
 
 
 def optimizer_in_a_loop(values: Values) -> Iterator[Hit]:
     """An optimizer that is made in a loop for a model from outside of it."""
     for call in values.module.calls:
-        if values.kind(call) != "optimizer" or not (loops := long_loops(values, call)):
+        loops, often = loops_outside(values, call) if values.kind(call) == "optimizer" else ([], False)
+        if not loops:
             continue
         name = _name_of(values.module, call)
         uses = [one for one in values.module.inside(loops[0], ast.Call) if _is_method(one, name, _TRAINING)]
         makes_models = any(values.kind(one) == "model" for one in values.module.inside(loops[-1], ast.Call))
         if name and uses and not makes_models:
-            yield Hit(call, shown(call))
+            yield Hit(call, shown(call), is_sure=often)
 
 
-def _is_trained(values: Values, call: ast.Call) -> bool:
+def _is_trained(values: Values, call: ast.Call, loop: Loop) -> bool:
     """Whether what is made in a loop is trained in it, and not released."""
-    loops, name = long_loops(values, call), _name_of(values.module, call)
-    if not loops or not name:
-        return False
-    calls = list(values.module.inside(loops[0], ast.Call))
+    name = _name_of(values.module, call)
+    calls = list(values.module.inside(loop, ast.Call)) if name else []
     released = any(values.module.called(one) == "memfit.release" for one in calls)
     return not released and any(_is_method(one, name, _TRAINING) for one in calls)
 
@@ -208,7 +209,7 @@ RULES = (
             """,
         ),
         "{subject} in a loop is traced anew in every round: about 0.1 MiB for a small graph, and its time",
-        "",
+        "{subject} may be traced anew in every round: about 0.1 MiB for a small graph, and its time",
         function_in_a_loop,
     ),
     Rule(
@@ -239,7 +240,7 @@ RULES = (
         ),
         "{subject} is made and trained in a loop: each round leaves 14 to 17 MiB behind, clear_session or "
         "not",
-        "",
+        "{subject} is made and trained in a short loop, which may be harmless: a round leaves 14 to 17 MiB",
         model_in_a_loop,
     ),
     Rule(
@@ -267,7 +268,7 @@ RULES = (
             """,
         ),
         "{subject} in a loop makes new slots in every round, for Adam twice the size of the weights",
-        "",
+        "{subject} in a short loop may be harmless: it makes new slots, for Adam twice the weights' size",
         optimizer_in_a_loop,
     ),
     Rule(

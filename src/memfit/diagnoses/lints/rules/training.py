@@ -48,6 +48,10 @@ def _is_legacy(module: Module, call: ast.Call) -> bool:
 def _sets_half(module: Module, call: ast.Call) -> bool:
     name = module.called(call) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
     policy = argument(call, 0, "policy")
+    if isinstance(policy, ast.Name) and (binding := module.binding(policy)) is not None:
+        policy = binding.value if isinstance(binding.value, ast.expr) else None
+    if isinstance(policy, ast.Call) and policy.args:
+        policy = policy.args[0]
     return name.endswith(_POLICIES) and isinstance(policy, ast.Constant) and policy.value == "mixed_float16"
 
 
@@ -178,6 +182,10 @@ def _is_built(values: Values, call: ast.Call) -> bool:
     name = values.module.called(call)
     if name == "keras.Model":
         return bool(call.args or call.keywords)
+    if name == "keras.Sequential":
+        words = {one.arg for one in ast.walk(call) if isinstance(one, ast.keyword)}
+        inputs = {last_name(one) for one in ast.walk(call) if isinstance(one, ast.Call)}
+        return bool(words & {"input_shape", "input_dim"} or inputs & {"Input", "InputLayer"})
     return (
         isinstance(call.func, ast.Attribute)
         and call.func.attr == "fit"

@@ -10,6 +10,7 @@ from memfit.diagnoses.lints.values import Values, is_compiled
 
 _TRACED_METHODS = {"call", "train_step", "test_step", "predict_step", "compute_loss"}
 _BASES = ("Layer", "Model", "Sequential", "Cell", "Loss", "Metric")
+_NO_LEAK = 2  # rounds: whatever they leave behind does not grow
 _FEW = 4  # TensorFlow itself warns at the fifth trace
 
 
@@ -64,50 +65,45 @@ def calls_of_layers(module: Module) -> Iterator[Function]:
 
 def is_short(module: Module, loop: Loop) -> bool:
     """Whether a loop is over a few things that are written out."""
+    return _rounds(module, loop) is not None
+
+
+def _rounds(module: Module, loop: Loop) -> int | None:
+    """How often a loop runs, where that is written out and not often."""
     if isinstance(loop, ast.While):
-        return False
+        return None
     over = loop.iter
-    if (
-        isinstance(over, ast.Call)
-        and isinstance(over.func, ast.Name)
-        and over.func.id == "range"
-        and over.args
-    ):
+    if isinstance(over, ast.Call) and last_name(over) == "range" and over.args:
         last = over.args[min(1, len(over.args) - 1)]
-        return isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value <= _FEW
-    return _is_written_out(module, over)
+        few = isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value <= _FEW
+        return int(ast.literal_eval(last)) if few else None
+    return _length(module, over)
 
 
-def _is_written_out(module: Module, node: ast.AST | None) -> bool:
-    """Whether it is a list, or a name for one, or what `enumerate` or `items` make of one."""
+def _length(module: Module, node: ast.AST | None) -> int | None:
+    """The length of a list that is written out, of a name for one, or of what `items` makes of one."""
+    makers = ("enumerate", "zip", "sorted", "reversed", "list")
     for _ in range(4):
         if isinstance(node, ast.Name):
             binding = module.binding(node)
             node = binding.value if binding is not None and binding.how == "whole" else None
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             node = node.func.value if node.func.attr in ("items", "keys", "values") else None
-        elif isinstance(node, ast.Call) and last_name(node) in (
-            "enumerate",
-            "zip",
-            "sorted",
-            "reversed",
-            "list",
-        ):
+        elif isinstance(node, ast.Call) and last_name(node) in makers:
             node = node.args[0] if node.args else None
-        else:
-            break
     if isinstance(node, ast.Dict):
-        return bool(node.keys)
-    return isinstance(node, ast.List | ast.Tuple | ast.Set) and bool(
-        node.elts
-    )  # an empty one is filled later
+        return len(node.keys) or None
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return len(node.elts) or None  # an empty one is filled later
+    return None
 
 
 def loops_outside(values: Values, node: ast.AST) -> tuple[list[Loop], bool]:
     """The loops around a node, outside of graphs and tests, and whether any of them runs often."""
     if runs_in_graph(values, node):
         return [], False
-    loops, function = values.module.loops(node), values.module.function_around(node)
+    function = values.module.function_around(node)
+    loops = [loop for loop in values.module.loops(node) if (_rounds(values.module, loop) or _FEW) > _NO_LEAK]
     often = any(not is_short(values.module, loop) for loop in loops)
     is_test = function is not None and function.name.startswith("test")
     return (loops, often) if often or not is_test else ([], False)

@@ -303,7 +303,7 @@ RULES = (
         about(
             "MF018", "whole-data-in-a-step", "warning",
             summary="A step is called with the whole data set",
-            reason="The activations of a step grow with its batch: an autoencoder needed 568 to 604 MiB for "
+            reason="The activations of a step grow with its batch: a model needed 568 to 604 MiB for "
             "64 samples and 148 to 157 MiB for 16. A whole data set is one batch of all samples.",
             fix="Loop over batches.",
             before="""

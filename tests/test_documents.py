@@ -106,6 +106,11 @@ def test_diagnoses(tmp_path: Path) -> None:
         assert "activations" in ended.stdout
 
 
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("memfit lint")])
+def test_lints(command: str) -> None:
+    subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, check=True)
+
+
 def _call(folder: str, arguments: list[str]) -> None:
     from memfit.commands.main import run
 
@@ -116,7 +121,8 @@ def _call(folder: str, arguments: list[str]) -> None:
 
 
 def test_there_are_no_other_commands() -> None:
-    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack", "memfit diagnose")
+    known = ("make ", "memfit doctor", "memfit run", "memfit report", "memfit pack")
+    known += ("memfit diagnose", "memfit lint")
     others = [line for line in _commands() if not line.startswith(known)]
     assert others == [" ".join(DEMO)]  # run by the demo's own test
 

@@ -63,6 +63,8 @@ EXAMPLES: list[MemfitError] = [
     errors.NoData("photos", expected="images", found="3 other files", suggestion="another folder"),
     errors.InvalidStream("labels differ.", expected="3", received="4", suggestion="labels=None"),
     errors.DamagedData("photos/1.jpg", "it is empty"),
+    errors.SourceNotFound("trian.py", near=["train.py"]),
+    errors.UnknownRule("MF999", known=["MF001", "MF028"]),
     errors.PackageMissing("pyarrow", extra="parquet"),
 ]
 
@@ -108,5 +110,7 @@ def test_exit_codes() -> None:
     codes = {type(error).__name__: error.exit_code for error in EXAMPLES}
     assert codes["InvalidSize"] == codes["LargerThanMachine"] == codes["InvalidBatchSize"] == 2
     assert codes["InvalidTarget"] == codes["TargetNotFound"] == codes["WrongTarget"] == 2
+    assert codes["UnknownRule"] == 2
+    assert codes["SourceNotFound"] == 1
     assert codes["DoesNotFit"] == codes["NothingFits"] == 3
     assert codes["TensorFlowMissing"] == codes["ChildFailed"] == codes["TargetFailed"] == 1

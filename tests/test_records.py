@@ -26,6 +26,9 @@ from memfit.records import (
     LayerCall,
     LayerGraph,
     LayerTensor,
+    Lint,
+    LintFinding,
+    LintRule,
     Measured,
     MeasuredRuns,
     MicroBatchChange,
@@ -46,6 +49,7 @@ from memfit.records import (
     SupervisedRun,
     SupervisedTraining,
     SurvivedOOM,
+    UnreadSource,
 )
 from memfit.roundtrips import Record
 
@@ -67,7 +71,11 @@ ESTIMATE = Estimate(
 CHOICE = Choice(16, 4, (Cut((), 0, 3), Cut((2,), 1, 4)), "float32", False, 900, 950, 1.31, True, ("a note",))
 PLAIN_CHOICE = dataclasses.replace(CHOICE, remat=None)
 MEASURED = Measured(CHOICE, 1024, None, 0.5, 0)
+RULE = LintRule("MF001", "a-name", "warning", "A summary", "A reason.", "A fix.", "before()", "after()")
+FINDING = LintFinding("train.py", 3, 5, 3, 9, "MF001", "note", "it may be", "A fix.", "    call()", 2)
 EXAMPLES: list[Record] = [
+    RULE,
+    Lint((FINDING, dataclasses.replace(FINDING, cell=None)), (RULE,), 2, (UnreadSource("a.py", "no text"),)),
     DeviceMemory("CPU:0", 1, 2),
     HostMemory(100, 50, 80, 30),
     HostMemory(100, 50),

@@ -34,6 +34,7 @@ def memfit(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
         ("run",),
         ("report",),
         ("diagnose",),
+        ("lint",),
         ("pack",),
         ("completion",),
     ],

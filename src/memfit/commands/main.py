@@ -14,6 +14,7 @@ from memfit.commands.demo import demo
 from memfit.commands.diagnose import diagnose
 from memfit.commands.doctor import doctor
 from memfit.commands.estimate import estimate
+from memfit.commands.lint import lint
 from memfit.commands.pack import pack
 from memfit.commands.plan import plan
 from memfit.commands.report import report
@@ -30,11 +31,11 @@ from memfit.version import __version__
 def cli() -> None:
     """Make TensorFlow/Keras training fit in the memory there is.
 
-    Exit codes: 0 done, 1 error, 2 usage, 3 does not fit, 128 + n ended by signal n.
+    Exit codes: 0 done, 1 error (lint: findings), 2 usage, 3 does not fit, 128 + n ended by signal n.
     """
 
 
-for _command in (demo, doctor, estimate, plan, run_script, report, diagnose, pack, completion):
+for _command in (demo, doctor, estimate, plan, run_script, report, diagnose, lint, pack, completion):
     cli.add_command(_command)
 
 

@@ -47,13 +47,14 @@ def show(make: Callable[[], R], render: Callable[[R], Any], *, as_json: bool, ou
         record = make()
         if write is not None:
             write(record.to_json() + "\n")
-    if as_json:
-        say(record.to_json())
-    else:
+    shown = record.to_json() if as_json else render(record)
+    if not isinstance(shown, str):  # text is for other programs, and printed as it is
         console = Console(highlight=False)
         with console.capture() as capture:
-            console.print(render(record))
-        say("\n".join(line.rstrip() for line in capture.get().splitlines()))
+            console.print(shown)
+        shown = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    if shown:
+        say(shown)
     return record
 
 

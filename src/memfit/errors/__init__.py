@@ -41,6 +41,8 @@ MemfitError
 ├── NoData (FileNotFoundError)          nothing to stream where something was expected
 ├── InvalidStream (ValueError)          an argument that does not describe a data set
 ├── DamagedData                         an element that cannot be read
+├── SourceNotFound (FileNotFoundError)  source code to look at that is not there
+├── UnknownRule (ValueError)            not the id of a lint rule
 ├── PackageMissing (ImportError)        a package that a kind of data needs
 ├── CannotRead (OSError)                a log that cannot be read
 ├── CannotDiagnose (TypeError)          something that is no log, no error and no run
@@ -75,6 +77,7 @@ from memfit.errors.inputs import (
     RecordTooNew,
     UnusedArgument,
 )
+from memfit.errors.lints import SourceNotFound, UnknownRule
 from memfit.errors.scripts import CannotResume, ChildFailed, DamagedCheckpoint, RunNotFound, ScriptNotFound
 from memfit.errors.targets import CannotLoadModel, InvalidTarget, TargetFailed, TargetNotFound, WrongTarget
 from memfit.errors.trainings import (
@@ -127,10 +130,12 @@ __all__ = [
     "RunNotFound",
     "RuntimeStarted",
     "ScriptNotFound",
+    "SourceNotFound",
     "TargetFailed",
     "TargetNotFound",
     "TensorFlowMissing",
     "TornUpdate",
+    "UnknownRule",
     "UnsupportedBackend",
     "UnsupportedVersion",
     "UnusedArgument",

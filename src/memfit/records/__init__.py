@@ -2,6 +2,7 @@
 
 from memfit.records.diagnoses import Cause, Diagnosis, Evidence, Remedy
 from memfit.records.estimates import Call, Estimate, Estimates, Fit, LayerBytes, Parts
+from memfit.records.lints import SEVERITIES, Lint, LintFinding, LintRule, Severity, UnreadSource
 from memfit.records.machines import Budget, BudgetSource, DeviceMemory, Doctor, HostMemory, Package
 from memfit.records.plans import (
     Advice,
@@ -34,6 +35,7 @@ from memfit.records.runs import Demo, DemoRow, MicroBatchChange, OutOfMemory, Ru
 from memfit.records.supervised import Attempt, SupervisedRun, SupervisedTraining
 
 __all__ = [
+    "SEVERITIES",
     "Advice",
     "Attempt",
     "Budget",
@@ -60,6 +62,9 @@ __all__ = [
     "LayerGraph",
     "LayerTensor",
     "Lever",
+    "Lint",
+    "LintFinding",
+    "LintRule",
     "Measured",
     "MeasuredRuns",
     "MicroBatchChange",
@@ -76,10 +81,12 @@ __all__ = [
     "ProgramVariable",
     "Remedy",
     "Run",
+    "Severity",
     "Shortfall",
     "Slowdown",
     "SupervisedRun",
     "SupervisedTraining",
     "SurvivedOOM",
+    "UnreadSource",
     "VariableRole",
 ]

@@ -2,8 +2,8 @@
 
 The sample is drawn by a fixed seed. Verdicts on it are given by a person, in the results file: they are
 carried over to the next run for findings that are still there; what has none is listed as not judged.
-Where there are fewer findings than the sample would take, all are in it. Rules were mended by looking at these
-same findings, so the share of false alarms is not that of code nobody has seen.
+Where there are fewer findings than the sample would take, all are in it. Rules were mended by looking at
+these same findings, so the share of false alarms is not that of code nobody has seen.
 """
 
 from __future__ import annotations

@@ -240,6 +240,12 @@ CLEAN = {
             loss = model(x)
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
     """,
+    "a function for each of several": """
+        import tensorflow as tf
+
+        for name, step in steps.items():
+            compiled[name] = tf.function(step)
+    """,
     "outputs of predict are arrays": """
         import keras
 

@@ -72,6 +72,7 @@ def function_in_a_loop(values: Values) -> Iterator[Hit]:
     """A tf.function that is made in a loop."""
     for call in values.module.calls:
         makes = values.module.called(call) == "tensorflow.function" and not _decorates(values.module, call)
+        makes = makes and not _is_another_each_time(values.module, call)
         loops, often = loops_outside(values, call) if makes else ([], False)
         if loops:
             yield Hit(call, shown(call), is_sure=often)
@@ -80,6 +81,13 @@ def function_in_a_loop(values: Values) -> Iterator[Hit]:
             values, function
         ):
             yield Hit(function.decorator_list[0], function.name)
+
+
+def _is_another_each_time(module: Module, call: ast.Call) -> bool:
+    """Whether the loop goes through functions, each of which has to be traced."""
+    given = call.args[0] if call.args else None
+    binding = module.binding(given) if isinstance(given, ast.Name) else None
+    return binding is not None and binding.how == "loop"
 
 
 def _decorates(module: Module, call: ast.Call) -> bool:

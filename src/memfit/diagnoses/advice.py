@@ -142,12 +142,18 @@ def _host(_held: int | None, case: Case) -> Iterator[Remedy]:
 
 def _leak(held: int | None, _case: Case) -> Iterator[Remedy]:
     yield Remedy(
+        "Watch a short run: it names the line that makes what stays.",
+        None,
+        "with memfit.watch() as watch: train()  # then print(watch.leaks)",
+    )
+    yield Remedy(
         "Keep numbers, not tensors: what is appended to a list stays on the device.",
         held,
         "losses.append(float(loss))",
     )
     yield Remedy(
-        "Make models, optimizers and tf.functions once, outside of loops; pass tensors, not Python numbers.",
+        "Make tf.functions and optimizers once, outside of loops; pass tensors, not Python numbers; release "
+        "models that were made in one with memfit.release(model).",
         None,
         "step = tf.function(step, reduce_retracing=True)",
     )

@@ -7,6 +7,51 @@ import pytest
 from diagnoses.lints.linted import rules_in
 
 CLEAN = {
+    "a policy of another test": """
+        import keras
+        import tensorflow as tf
+
+        def test_half():
+            keras.config.set_dtype_policy("mixed_float16")
+
+        def test_training():
+            with tf.GradientTape() as tape:
+                loss = loss_function(y, model(x))
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.weights), model.weights))
+    """,
+    "scaling in the old Keras": """
+        import tensorflow as tf
+        import tf_keras
+
+        def train_step(x):
+            with tf.GradientTape() as tape:
+                loss = optimizer.get_scaled_loss(model(x))
+            grads = optimizer.get_unscaled_gradients(tape.gradient(loss, model.weights))
+    """,
+    "stages of a Functional model": """
+        import keras
+
+        def make(stages):
+            x = inputs = keras.Input((32, 32, 3))
+            kept = []
+            for stage in range(stages):
+                x = keras.Sequential([keras.layers.Conv2D(8, 3)])(x)
+                kept.append(x)
+                x = keras.layers.MaxPooling2D()(x)
+            return keras.Model(inputs, kept)
+    """,
+    "a count in a loss": """
+        import keras
+        import tensorflow as tf
+
+        class Matches(keras.layers.Layer):
+            def call(self, masks):
+                total = 0.0
+                for level in self.levels:
+                    count = tf.reduce_sum(masks[level])
+                    total += tf.cast(count, tf.float32)
+                return total
+    """,
     "images through tf.data": """
         import tensorflow as tf
         AUTOTUNE = tf.data.AUTOTUNE

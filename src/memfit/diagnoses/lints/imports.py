@@ -41,7 +41,9 @@ class Imports:
         # all that are imported, or used without, by their first name
         self.modules = {full for name, full in self.aliases.items() if name in used}
         self.uses_insides = False  # of TensorFlow, as its own code does
+        self.uses_old_keras = False  # the one before Keras 3, which lives on under another name
         for statement in statements:
+            self.uses_old_keras |= _is_of_old_keras(statement)
             for name, full in _imported(statement):
                 self.aliases[name] = full
                 self.modules.add(full.partition(".")[0])
@@ -71,6 +73,13 @@ class Imports:
     def uses_tensorflow(self) -> bool:
         """Whether TensorFlow or Keras is imported, under any name."""
         return bool({"tensorflow", "keras", "tf_keras", "tensorflow_datasets"} & self.modules)
+
+
+def _is_of_old_keras(statement: ast.Import | ast.ImportFrom) -> bool:
+    named = [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
+    return any(
+        one.partition(".")[0] == "tf_keras" for one in [*named, *(one.name for one in statement.names)]
+    )
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:

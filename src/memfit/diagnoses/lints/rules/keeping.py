@@ -15,10 +15,18 @@ def tensors_in_a_list(values: Values) -> Iterator[Hit]:
     """Outputs of steps that are appended to a list in a loop."""
     for call, loop in _appends(values):
         given = call.args[0]
+        if _builds_a_model(values, loop):
+            continue
         if not _is_loss(given) and _is_tensor(values, given, loop):
             yield Hit(call, shown(given))
         elif _is_models_output(values, given, loop):
             yield Hit(call, shown(given), is_sure=False)
+
+
+def _builds_a_model(values: Values, loop: Loop) -> bool:
+    """Whether layers are made and called at once, as where a Functional model is put together."""
+    called = (one.func for one in values.module.inside(loop, ast.Call) if isinstance(one.func, ast.Call))
+    return any(values.module.called(one).startswith("keras.layers.") for one in called)
 
 
 def loss_kept(values: Values) -> Iterator[Hit]:

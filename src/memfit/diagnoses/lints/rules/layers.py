@@ -45,13 +45,15 @@ def _sums(values: Values, loop: ast.For) -> Iterator[ast.AugAssign | ast.Assign]
     """Statements of a loop's own body that add something new to what was there."""
     for statement in loop.body:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            if _computes(statement.value) and not _uses(statement.value, last_name(statement.target)):
+            if _computes(values, statement.value) and not _uses(statement.value, last_name(statement.target)):
                 yield statement
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             terms = _terms(values, statement.value)
             name = statement.targets[0].id
             own = [one for one in terms if isinstance(one, ast.Name) and one.id == name]
-            if own and any(_computes(one) and not _uses(one, name) for one in terms if one not in own):
+            if own and any(
+                _computes(values, one) and not _uses(one, name) for one in terms if one not in own
+            ):
                 yield statement
 
 
@@ -68,11 +70,17 @@ def _uses(node: ast.AST, name: str) -> bool:
     return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
 
 
-def _computes(node: ast.AST) -> bool:
-    """Whether a term is computed there: by a layer or an op of this round."""
+def _computes(values: Values, node: ast.AST) -> bool:
+    """Whether a term is computed there, by a layer or an op of this round, and is more than a number."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    names = [last_name(one) for one in calls]
-    return bool(names) and not any(name in _SMALL or name.startswith("reduce_") for name in names)
+    bound = [values.module.binding(one) for one in ast.walk(node) if isinstance(one, ast.Name)]
+    given = [one.value for one in bound if one is not None and isinstance(one.value, ast.Call)]
+    return bool(calls) and not any(map(_is_small, [*calls, *given]))
+
+
+def _is_small(call: ast.Call) -> bool:
+    name = last_name(call)
+    return name in _SMALL or name.startswith("reduce_")
 
 
 def stack_then_reduce(values: Values) -> Iterator[Hit]:

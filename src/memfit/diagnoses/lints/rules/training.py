@@ -31,18 +31,26 @@ _TOO_LATE = (
 def loss_not_scaled(values: Values) -> Iterator[Hit]:
     """A tape's gradients that are applied without a loss scale, under mixed_float16."""
     module = values.module
-    is_half = any(_sets_half(module, call) for call in module.calls)
+    setters = [call for call in module.calls if _sets_half(module, call)]
     for call in module.calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if method in ("get_scaled_loss", "get_unscaled_gradients") and not _is_legacy(module, call):
             yield Hit(call, f"{method}() is gone in Keras 3")
-        elif is_half and method in ("apply_gradients", "apply") and _is_unscaled(module, call):
-            yield Hit(call, "gradients are applied without scale_loss()")
+        elif method in ("apply_gradients", "apply") and _is_unscaled(module, call):
+            if any(_is_set_for(module, setter, call) for setter in setters):
+                yield Hit(call, "gradients are applied without scale_loss()")
+
+
+def _is_set_for(module: Module, setter: ast.Call, call: ast.Call) -> bool:
+    """Whether a policy is in force where something is called; what a test sets, it takes back."""
+    around = module.function_around(setter)
+    return around is None or not around.name.startswith("test") or around in module.ancestors(call)
 
 
 def _is_legacy(module: Module, call: ast.Call) -> bool:
     """Whether it is part of the Keras that still has it."""
-    return module.imports.uses_insides or shown(call.func).startswith("self.")
+    imports = module.imports
+    return imports.uses_insides or imports.uses_old_keras or shown(call.func).startswith("self.")
 
 
 def _sets_half(module: Module, call: ast.Call) -> bool:

@@ -24,6 +24,7 @@ from memfit.records import (
     LayerCall,
     LayerGraph,
     LayerTensor,
+    Leak,
     Measured,
     MeasuredRuns,
     MicroBatchChange,
@@ -37,6 +38,7 @@ from memfit.records import (
     Probe,
     Program,
     ProgramVariable,
+    Reading,
     Run,
     Shortfall,
     Slowdown,
@@ -64,6 +66,7 @@ ESTIMATE = Estimate(
 CHOICE = Choice(16, 4, (Cut((), 0, 3), Cut((2,), 1, 4)), "float32", False, 900, 950, 1.31, True, ("a note",))
 PLAIN_CHOICE = dataclasses.replace(CHOICE, remat=None)
 MEASURED = Measured(CHOICE, 1024, None, 0.5, 0)
+LEAK = Leak("models", "train.py:7", 4, 2**24, ("4 models are gone",), "Let go.", "memfit.release(model)")
 EXAMPLES: list[Record] = [
     DeviceMemory("CPU:0", 1, 2),
     HostMemory(100, 50, 80, 30),
@@ -118,6 +121,8 @@ EXAMPLES: list[Record] = [
     Slowdown(1.5, 2.0, 0.5),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
+    Reading(1.5, 3, 2**30, 2**20, 12, 4096, 58, 2, 3, 600),
+    LEAK,
     SupervisedRun(
         "20261117-77",
         "train.py",

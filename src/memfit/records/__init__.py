@@ -31,6 +31,7 @@ from memfit.records.programs import (
 )
 from memfit.records.runs import Demo, DemoRow, MicroBatchChange, OutOfMemory, Run, SurvivedOOM
 from memfit.records.supervised import Attempt, SupervisedRun, SupervisedTraining
+from memfit.records.watches import Leak, Leaked, Reading
 
 __all__ = [
     "Advice",
@@ -55,6 +56,8 @@ __all__ = [
     "LayerCall",
     "LayerGraph",
     "LayerTensor",
+    "Leak",
+    "Leaked",
     "Lever",
     "Measured",
     "MeasuredRuns",
@@ -70,6 +73,7 @@ __all__ = [
     "Probe",
     "Program",
     "ProgramVariable",
+    "Reading",
     "Run",
     "Shortfall",
     "Slowdown",

@@ -1,0 +1,254 @@
+"""What a watch has been told and has seen -> leaks."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from memfit.diagnoses.watches import internals
+from memfit.diagnoses.watches.containers import Containers, Growth, Name
+from memfit.diagnoses.watches.events import Array, Closure, Events, Trace
+from memfit.diagnoses.watches.growing_lines import growing_lines
+from memfit.diagnoses.watches.holdings import held_bytes
+from memfit.records import Leak
+from memfit.sources import is_library, shown_line
+from memfit.units import format_size
+
+LEAST_MODELS = 2  # that are gone, and their graphs are not
+LEAST_CLOSURES = 3
+LEAST_TRACES_FOR_VALUES, LEAST_TRACES_FOR_SHAPES = 5, 8
+
+
+def find_leaks(
+    events: Events, containers: Containers, *, now: float, patience_seconds: float, is_collected: bool
+) -> list[Leak]:
+    """What leaks for at least so long; graphs and closures are judged only after garbage was collected."""
+    held = [*_models(events), *_closures(events)] if is_collected else []
+    return [
+        *held,
+        *_retracing(events, now, patience_seconds),
+        *_containers(containers, now, patience_seconds),
+        *_arrays(events, now, patience_seconds),
+    ]
+
+
+def is_suspicious(events: Events) -> bool:
+    """Whether a collection of garbage may show a leak: functions or closures of one place, several times."""
+    functions = {(trace.function_id, trace.code) for trace in events.traces if trace.graph() is not None}
+    by_code = Counter(code for _, code in functions)
+    by_call = Counter((one.lines[:1], one.call) for one in events.closures if one.function() is not None)
+    return any(count >= LEAST_MODELS for count in by_code.values()) or any(
+        count >= LEAST_CLOSURES for count in by_call.values()
+    )
+
+
+def _models(events: Events) -> list[Leak]:
+    """Graphs that are alive although the tf.function that they were traced for is gone."""
+    pinned = [one for one in events.traces if one.function() is None and one.graph() is not None]
+    by_line: dict[tuple[str, ...], list[Trace]] = defaultdict(list)
+    for trace in pinned:
+        by_line[events.lines_of(trace)].append(trace)
+    return [
+        _model_leak(lines, traces)
+        for lines, traces in by_line.items()
+        if len(_owners(traces)) >= LEAST_MODELS
+    ]
+
+
+def _owners(traces: Iterable[Trace]) -> set[int]:
+    return {trace.model_number or -trace.function_id for trace in traces}
+
+
+def _model_leak(lines: tuple[str, ...], traces: Sequence[Trace]) -> Leak:
+    first_of_each: dict[int, int] = {}
+    for trace in traces:
+        if trace.process_bytes:
+            first_of_each.setdefault(trace.model_number or -trace.function_id, trace.process_bytes)
+    owners = _owners(traces)
+    called = tuple(dict.fromkeys(line for trace in traces for line in trace.lines[:1]))
+    return Leak(
+        leaked="models",
+        source=lines[0] if lines else "",
+        count=len(owners),
+        bytes_each=_mean_growth(list(first_of_each.values())),
+        evidence=(
+            f"{len(owners)} models made here are gone, but {len(traces)} of their graphs are not: "
+            "TensorFlow's registry of gradients holds them, and clear_session leaves them there.",
+        ),
+        advice="Let go of each model when it is no longer needed.",
+        paste="memfit.release(model)",
+        also=tuple(dict.fromkeys((*called, *lines[1:]))),
+    )
+
+
+def _mean_growth(readings: Sequence[int]) -> int | None:
+    """What the process grew by from one reading to the next, in the middle, if it did."""
+    steps = [after - before for before, after in itertools.pairwise(readings)]
+    return max(0, int(statistics.median(steps[len(steps) // 4 :]))) if steps else None
+
+
+def _retracing(events: Events, now: float, patience_seconds: float) -> list[Leak]:
+    by_function: dict[int, list[Trace]] = defaultdict(list)
+    for trace in events.traces:
+        if trace.process_bytes and trace.function() is not None and trace.graph() is not None:
+            by_function[trace.function_id].append(trace)
+    lasting = (traces for traces in by_function.values() if _lasts(traces, now, patience_seconds))
+    found = map(_retracing_leak, lasting)
+    return [leak for leak in found if leak is not None]
+
+
+def _retracing_leak(traces: Sequence[Trace]) -> Leak | None:
+    function = traces[0].function()
+    if function is None or len(traces) < LEAST_TRACES_FOR_VALUES:
+        return None
+    name, values = _differing(internals.signatures_of(function))
+    if not values and len(traces) < LEAST_TRACES_FOR_SHAPES:
+        return None
+    (source,), _ = Counter(trace.lines[:1] or ("",) for trace in traces).most_common(1)[0]
+    called, code = getattr(function.python_function, "__name__", "function"), traces[0].code
+    defined = () if code is None or is_library(code.co_filename) else (_shown(code),)
+    what = f"another Python value for {name!r}" if values else f"another shape of {name!r}"
+    return Leak(
+        leaked="retracing",
+        source=source,
+        count=len(traces),
+        bytes_each=_mean_growth([trace.process_bytes for trace in traces]),
+        evidence=(f"{called} was traced {len(traces)} times, for {what} each time; every trace is kept.",),
+        advice="Pass a tensor, whose value may change." if values else "Let one trace serve all shapes.",
+        paste=f"{called}({name}=tf.convert_to_tensor({name}))"
+        if values
+        else "@tf.function(reduce_retracing=True)",
+        also=defined,
+    )
+
+
+def _lasts(traces: Sequence[Trace], now: float, patience_seconds: float) -> bool:
+    """Whether it is traced again and again, and not just while everything was new."""
+    began, last = traces[0].seconds, traces[-1].seconds
+    return last - began >= max(patience_seconds, 0.3 * (now - began))
+
+
+def _differing(signatures: Sequence[dict[str, Any]]) -> tuple[str, bool]:
+    """The argument that differs most from trace to trace, and whether it is a Python value."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    values: set[str] = set()
+    for signature in signatures:
+        for name, kind in signature.items():
+            kinds[name].add(str(kind))
+            if internals.is_python_value(kind):
+                values.add(name)
+    if not kinds:
+        return "an argument", False
+    name = max(kinds, key=lambda one: len(kinds[one]))
+    return name, name in values
+
+
+def _shown(code: Any) -> str:
+    return shown_line(code.co_filename, code.co_firstlineno)
+
+
+def _closures(events: Events) -> list[Leak]:
+    """Python functions that are held although the graph that calls them is gone."""
+    by_line: dict[tuple[str, ...], list[Closure]] = defaultdict(list)
+    for closure in events.closures:
+        is_orphan = closure.graph is None or closure.graph() is None
+        if is_orphan and closure.function() is not None:
+            by_line[closure.lines].append(closure)
+    found = (_closure_leak(lines, closures) for lines, closures in by_line.items())
+    return [leak for leak in found if leak.count >= LEAST_CLOSURES]
+
+
+def _closure_leak(lines: tuple[str, ...], closures: Sequence[Closure]) -> Leak:
+    by_call: dict[tuple[int, ...], list[Closure]] = defaultdict(list)
+    for closure in closures:
+        by_call[closure.call].append(closure)
+    alike = max(by_call.values(), key=len)
+    held = max(held_bytes(group[-1].function()) for group in by_call.values())
+    return Leak(
+        leaked="python_functions",
+        source=lines[0] if lines else "",
+        count=len(alike),
+        bytes_each=held or _mean_growth([one.process_bytes for one in alike]),
+        evidence=(
+            f"TensorFlow holds {len(closures)} Python functions from {len(alike)} calls here whose graphs "
+            f"are gone, with all that they enclose ({format_size(held)} each).",
+        ),
+        advice="Make the dataset or the function once, before the loop, or clear after each pass.",
+        paste="keras.backend.clear_session()",
+        also=lines[1:],
+    )
+
+
+def _containers(containers: Containers, now: float, patience_seconds: float) -> list[Leak]:
+    known = containers.known.items()
+    growing = {name: growth for name, growth in known if growth.lasts(now, patience_seconds)}
+    return [_container_leak(name, growth) for name, growth in growing.items()]
+
+
+def _container_leak(name: Name, growth: Growth) -> Leak:
+    lines = _lines_of(name)
+    what = "tensor" if growth.kind == "tensors" else "tape"
+    variable = name.path[-1]
+    advice: dict[str, Callable[[], tuple[str, str]]] = {
+        "tensors": lambda: ("Keep the number, not the tensor.", f"{variable}.append(float(value))"),
+        "tapes": lambda: ("Compute the gradients at once, and drop the tape.", "del tape"),
+    }
+    text, paste = advice[growth.kind]()
+    return Leak(
+        leaked="tapes" if growth.kind == "tapes" else "tensors",
+        source=lines[0],
+        count=growth.gained,
+        bytes_each=growth.each_bytes or None,
+        evidence=(f"{name} grew by {growth.gained} {what}s to {growth.length}, and does not stop.",),
+        advice=text,
+        paste=paste,
+        also=tuple(lines[1:]),
+    )
+
+
+def _lines_of(name: Name) -> list[str]:
+    """The lines that let a container grow; where there are none in its file, the function that has it."""
+    first, last = (1, None) if name.code is None else _span(name.code)
+    is_variable = len(name.path) == 1
+    found = growing_lines(
+        name.file, name.path[-1], first=first if is_variable else 1, last=last if is_variable else None
+    )
+    return [shown_line(name.file, line) for line in found or [first]]
+
+
+def _span(code: Any) -> tuple[int, int]:
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    return code.co_firstlineno, max(lines, default=code.co_firstlineno)
+
+
+def _arrays(events: Events, now: float, age_seconds: float) -> list[Leak]:
+    by_line: dict[tuple[str, ...], list[Array]] = defaultdict(list)
+    for array in events.arrays:
+        by_line[array.lines].append(array)
+    found = []
+    for lines, arrays in by_line.items():
+        kept = [one for one in arrays if one.holder() is not None and now - one.seconds >= age_seconds]
+        if kept and 2 * len(kept) >= len(arrays):
+            found.append(_array_leak(lines, kept))
+    return found
+
+
+def _array_leak(lines: tuple[str, ...], kept: Sequence[Array]) -> Leak:
+    first = kept[0]
+    grown = max(array.grown_bytes for array in kept)
+    return Leak(
+        leaked="arrays",
+        source=lines[0] if lines else "",
+        count=len(kept),
+        bytes_each=max(first.array_bytes, grown),
+        evidence=(
+            f"An array of {format_size(first.array_bytes)} was copied into {first.where}, which keeps it "
+            f"beside the array itself; the process grew by {format_size(max(0, grown))} meanwhile.",
+        ),
+        advice="Read the array batch by batch instead of copying it whole.",
+        paste="dataset = memfit.data.from_arrays(array, batch_size=32)",
+        also=lines[1:],
+    )

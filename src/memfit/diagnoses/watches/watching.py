@@ -1,0 +1,153 @@
+"""Memory followed from a thread beside the program, and judged."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Self
+
+from memfit.diagnoses.watches.containers import Containers
+from memfit.diagnoses.watches.events import Events, hooks
+from memfit.diagnoses.watches.findings import find_leaks, is_suspicious
+from memfit.diagnoses.watches.frames import frames_from, users_frames
+from memfit.diagnoses.watches.timelines import Timeline
+from memfit.records import Leak, Reading
+
+logger = logging.getLogger("memfit")
+
+_JUDGE_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0  # before something is called a leak while it may still be a beginning
+_COLLECTION_SHARE = 0.01
+
+
+class Watching:
+    """Follows memory for as long as there is a reason to, and names what leaks."""
+
+    def __init__(self) -> None:
+        super().__init__()  # where it is a callback as well
+        self._step = 0
+        self._leaks: dict[tuple[str, str], Leak] = {}
+        self._events = Events()
+        self._containers = Containers()
+        self._readings = Timeline(self._events, lambda: self._step)
+        self._reasons: list[str] = []  # why it is on: the block, and the calls of Keras that are under way
+        self._lock = threading.RLock()  # a look at a time, by the thread or by the one that is watched
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watched = 0
+        self._call = 0  # identity of the frame of Keras' that is under way
+        self._collected = (0.0, 0.0)  # when garbage was collected, and how long it took
+
+    @property
+    def timeline(self) -> tuple[Reading, ...]:
+        """What there was, over time."""
+        return tuple(self._readings.readings)
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """What leaks, as far as it is known now; all of it once the watch is over."""
+        return tuple(self._leaks.values())
+
+    def step(self) -> None:
+        """Mark a step of a loop of your own; it costs next to nothing."""
+        self._step += 1
+        if self._reasons and self._step & (self._step - 1) == 0:  # powers of two
+            self._look(sys._getframe(1))
+
+    def __enter__(self) -> Self:
+        self._begin("block", sys._getframe(1))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end("block", sys._getframe(1))
+
+    def _begin(self, reason: str, frame: FrameType) -> None:
+        self._reasons.append(reason)
+        if len(self._reasons) > 1:
+            return
+        self._watched = threading.get_ident()
+        self._call = 0 if reason == "block" else _call_of_keras(frame)
+        hooks.tell(self._events)
+        self._look(frame)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), daemon=True)
+        self._thread.start()
+
+    def _end(self, reason: str, frame: FrameType | None) -> None:
+        if reason in self._reasons:
+            self._reasons.remove(reason)
+        if self._reasons or self._thread is None:
+            return
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._thread = None
+        hooks.stop(self._events)
+        with self._lock:
+            is_collected = is_suspicious(self._events)
+            if is_collected:
+                gc.collect()
+            self._look(frame, with_tensors=True)
+            self._judge(0.0, is_collected=is_collected)
+
+    def _run(self, stop: threading.Event) -> None:
+        """Look from time to time, in a thread of its own, until it is told to stop."""
+        judged = time.perf_counter()
+        while not stop.wait(self._readings.interval_seconds):
+            frame = sys._current_frames().get(self._watched)
+            if self._call and self._call not in map(id, frames_from(frame)):
+                self._reasons.clear()  # an error has ended the call of Keras, which says so to nobody
+                self._end("", None)
+                return
+            began = time.perf_counter()
+            self._look(frame)
+            now = time.perf_counter()
+            self._readings.spent(now - began, now)
+            if now - judged >= _JUDGE_SECONDS:
+                judged = now
+                self._judge_in_between()
+            del frame
+
+    def _look(self, frame: FrameType | None, *, with_tensors: bool = False) -> None:
+        with self._lock:
+            self._readings.read(with_tensors=with_tensors)
+            self._containers.look(users_frames(frame), time.perf_counter())
+
+    def _judge_in_between(self) -> None:
+        """Judge while the program goes on, with garbage collected where that is worth its time."""
+        with self._lock:
+            now = time.perf_counter()
+            collected, took = self._collected
+            is_worth_it = (now - collected) * _COLLECTION_SHARE >= took
+            is_collected = is_worth_it and is_suspicious(self._events)
+            if is_collected:
+                gc.collect()
+                self._collected = (time.perf_counter(), time.perf_counter() - now)
+            self._judge(_PATIENCE_SECONDS, is_collected=is_collected)
+            self._events.drop_the_dead()
+
+    def _judge(self, patience_seconds: float, *, is_collected: bool) -> None:
+        found = find_leaks(
+            self._events,
+            self._containers,
+            now=time.perf_counter(),
+            patience_seconds=patience_seconds,
+            is_collected=is_collected,
+        )
+        for leak in found:
+            key = (leak.leaked, leak.source)
+            if key not in self._leaks:
+                logger.warning("%s. %s Try: %s", leak.describe(), leak.advice, leak.paste)
+            self._leaks[key] = leak
+
+
+def _call_of_keras(frame: FrameType) -> int:
+    """The identity of the frame of `fit`, `evaluate` or `predict` that calls a callback."""
+    calls = [one for one in frames_from(frame) if one.f_code.co_name in ("fit", "evaluate", "predict")]
+    return id(calls[0]) if calls else 0

@@ -24,6 +24,7 @@ def small_model(width: int = 8) -> Any:
     return model
 
 
+MORE = np.ones((250, 4), "float32")
 X, Y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
 
 
@@ -57,9 +58,8 @@ def generators(watch: Any) -> None:
     for _ in range(5):
         array = np.ones((256, 1024), "float32")
         spec = tf.TensorSpec((1024,), "float32")
-        dataset = tf.data.Dataset.from_generator(
-            lambda: iter(array), output_signature=spec
-        )  # leak: generators
+        rows = functools.partial(iter, array)
+        dataset = tf.data.Dataset.from_generator(rows, output_signature=spec)  # leak: generators
         next(iter(dataset))
         watch.step()
 
@@ -76,9 +76,15 @@ def py_functions(watch: Any) -> None:
 
 
 def numpy_functions(watch: Any) -> None:
+    def reader(array: Any) -> Any:
+        @tf.function
+        def read() -> Any:
+            return tf.numpy_function(lambda: array, [], tf.float32)  # leak: numpy_functions
+
+        return read
+
     for _ in range(5):
-        array = np.ones((1024,), "float32")
-        tf.numpy_function(lambda kept=array: kept, [], tf.float32)  # leak: numpy_functions
+        reader(np.ones((1024,), "float32"))()
         watch.step()
 
 
@@ -158,7 +164,7 @@ KINDS = {
 
 
 def fits(watch: Any) -> None:
-    small_model().fit(X, Y, batch_size=2, epochs=32, verbose=0, callbacks=[watch])
+    small_model().fit(MORE, MORE[:, :1], batch_size=1, epochs=2, verbose=0, callbacks=[watch])
 
 
 def floats(watch: Any) -> None:
@@ -202,12 +208,12 @@ def validated(watch: Any) -> None:
 
 def one_generator(watch: Any) -> None:
     def rows() -> Any:
-        for _ in range(100):
+        for _ in range(500):
             yield X[0], Y[0]
 
     signature = (tf.TensorSpec((4,), "float32"), tf.TensorSpec((1,), "float32"))
     dataset = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(2)
-    small_model().fit(dataset, epochs=10, verbose=0, callbacks=[watch])
+    small_model().fit(dataset, epochs=2, verbose=0, callbacks=[watch])
 
 
 def two_models(watch: Any) -> None:

@@ -20,6 +20,7 @@ from memfit.sources import is_library
 _CONTAINERS = (list, dict, set, collections.deque)
 _MOST_OBJECTS = 2000  # that are looked at in one look
 _DEEPEST = 3
+_GOES_ON = 0.3  # the share of its life in which a container must have grown, or it was just filled
 LEAST_GAINED, LEAST_GROWTHS = 16, 3
 
 
@@ -47,14 +48,15 @@ class Growth:
     growths: int = 0
     first_seconds: float = 0.0
     last_seconds: float = 0.0
+    seen_seconds: float = 0.0
     highest_before: int = 0  # before it was last emptied
 
-    def lasts(self, now: float, patience_seconds: float) -> bool:
+    def lasts(self, patience_seconds: float) -> bool:
         """Whether it grows all the time, and not just while it was filled."""
         if self.gained < LEAST_GAINED or self.growths < LEAST_GROWTHS:
             return False
-        lasted, since = self.last_seconds - self.first_seconds, now - self.first_seconds
-        return lasted >= max(patience_seconds, 0.3 * since) and self.length > 2 * self.highest_before
+        lasted, life = self.last_seconds - self.first_seconds, self.seen_seconds - self.first_seconds
+        return lasted >= max(patience_seconds, _GOES_ON * life) and self.length > 2 * self.highest_before
 
 
 @dataclass
@@ -71,7 +73,9 @@ class Containers:
             growth = self.known.get(name)
             if growth is None:
                 self._meet(name, container, length, now)
-            elif growth.container_id != id(container) or length < growth.length:
+                continue
+            growth.seen_seconds = now
+            if growth.container_id != id(container) or length < growth.length:
                 growth.highest_before = max(growth.highest_before, growth.length)
                 growth.container_id, growth.gained, growth.growths = id(container), 0, 0
                 growth.length, growth.first_seconds = length, now

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from memfit.devices import process_bytes
 from memfit.diagnoses.watches import internals
 from memfit.diagnoses.watches.frames import frames_from, is_users, self_of, users_lines
+from memfit.diagnoses.watches.retraces import Retraces
 
 LARGE_ARRAY_BYTES = 16 << 20
+_LEAST_LOOKS = 3
+_OURS = os.fspath(Path(__file__).parent)
 _Reference = Callable[[], Any]
 
 
@@ -50,7 +56,7 @@ class Closure:
     process_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Array:
     """A large array that became a tensor, and what keeps it: the tensor, a dataset or a graph."""
 
@@ -60,6 +66,12 @@ class Array:
     lines: tuple[str, ...]
     seconds: float
     where: str
+    looks: int = 0  # that have seen it alive
+
+    @property
+    def lasted(self) -> bool:
+        """Whether it was there for more than a moment."""
+        return self.looks >= _LEAST_LOOKS
 
 
 class Events:
@@ -69,6 +81,8 @@ class Events:
         self.traces: list[Trace] = []
         self.closures: list[Closure] = []
         self.arrays: list[Array] = []
+        self.arrays_made: Counter[tuple[str, ...]] = Counter()
+        self.retraces = Retraces()
         self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.traced = 0
         self._lock = threading.Lock()
@@ -88,9 +102,17 @@ class Events:
         is_gone = trace.model is not None and trace.model() is None
         return self._lines_of_models[trace.model_number] if is_gone else trace.lines
 
+    def look(self, now: float) -> None:
+        """See what is alive."""
+        with self._lock:
+            self.retraces.look(now)
+            for array in self.arrays:
+                array.looks += array.holder() is not None
+
     def drop_the_dead(self) -> None:
         """Forget what is gone, so that a long watch does not grow itself."""
         with self._lock:
+            self.arrays = [one for one in self.arrays if one.holder() is not None or one.lasted]
             self.traces = [one for one in self.traces if one.graph() is not None]
             self.closures = [one for one in self.closures if one.function() is not None]
             self._models = {key: one for key, one in self._models.items() if one[0]() is not None}
@@ -98,10 +120,9 @@ class Events:
     def note_graph(self, graph: Any) -> None:
         """A FuncGraph exists; it belongs to the tf.function that is being traced, if one is."""
         self.graphs.add(graph)
-        function, model, is_traced = None, None, False
+        function, model, is_traced = None, None, _is_traced(sys._getframe(1))
         for frame in frames_from(sys._getframe(1)):
             filename, name = frame.f_code.co_filename, frame.f_code.co_name
-            is_traced = is_traced or (function is None and internals.is_tracing(filename, name))
             if function is None and internals.is_call_of_function(filename, name):
                 function = self_of(frame)
             elif internals.is_call_of_model(filename):
@@ -109,8 +130,8 @@ class Events:
         if function is None:
             return
         self.traced += is_traced
-        known, number = self._models.get(id(model), (_nothing, 0))
-        is_known = model is not None and known() is model
+        made, number = self._models.get(id(model), (_nothing, 0))
+        is_known = model is not None and made() is model
         trace = Trace(
             graph=weakref.ref(graph),
             function=weakref.ref(function),
@@ -124,6 +145,10 @@ class Events:
         )
         with self._lock:
             self.traces.append(trace)
+            if is_traced:
+                line = trace.lines[0] if trace.lines else ""
+                known = self.retraces.note(function, trace.function)
+                known.note(line, trace.seconds, trace.process_bytes)
 
     def note_closure(self, function: Any) -> None:
         """TensorFlow is about to hold a Python function."""
@@ -152,8 +177,16 @@ class Events:
             grown = process_bytes() - before
             lines = _lines()
             seconds = time.perf_counter()
-            self.arrays.append(Array(weakref.ref(holder), array.nbytes, grown, lines, seconds, where))
+            with self._lock:
+                self.arrays_made[lines] += 1
+                self.arrays.append(Array(weakref.ref(holder), array.nbytes, grown, lines, seconds, where))
         return tensor
+
+
+def _is_traced(frame: FrameType) -> bool:
+    """Whether it is a tf.function's trace that made a graph, and not something inside of one."""
+    maker = next(one for one in frames_from(frame) if not one.f_code.co_filename.startswith(_OURS))
+    return internals.is_tracing(maker.f_code.co_filename, maker.f_code.co_name)
 
 
 def _lines() -> tuple[str, ...]:

@@ -8,18 +8,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from memfit.diagnoses.watches import internals
 from memfit.diagnoses.watches.containers import Containers, Growth, Name
 from memfit.diagnoses.watches.events import Array, Closure, Events, Trace
 from memfit.diagnoses.watches.growing_lines import growing_lines
 from memfit.diagnoses.watches.holdings import held_bytes
+from memfit.diagnoses.watches.retraces import Retraced
 from memfit.records import Leak
 from memfit.sources import is_library, shown_line
 from memfit.units import format_size
 
-LEAST_MODELS = 2  # that are gone, and their graphs are not
+LEAST_MODELS = 3  # that are gone, and their graphs are not
 LEAST_CLOSURES = 3
-LEAST_TRACES_FOR_VALUES, LEAST_TRACES_FOR_SHAPES = 5, 8
 
 
 def find_leaks(
@@ -29,8 +28,8 @@ def find_leaks(
     held = [*_models(events), *_closures(events)] if is_collected else []
     return [
         *held,
-        *_retracing(events, now, patience_seconds),
-        *_containers(containers, now, patience_seconds),
+        *_retracing(events, patience_seconds),
+        *_containers(containers, patience_seconds),
         *_arrays(events, now, patience_seconds),
     ]
 
@@ -90,60 +89,31 @@ def _mean_growth(readings: Sequence[int]) -> int | None:
     return max(0, int(statistics.median(steps[len(steps) // 4 :]))) if steps else None
 
 
-def _retracing(events: Events, now: float, patience_seconds: float) -> list[Leak]:
-    by_function: dict[int, list[Trace]] = defaultdict(list)
-    for trace in events.traces:
-        if trace.process_bytes and trace.function() is not None and trace.graph() is not None:
-            by_function[trace.function_id].append(trace)
-    lasting = (traces for traces in by_function.values() if _lasts(traces, now, patience_seconds))
-    found = map(_retracing_leak, lasting)
-    return [leak for leak in found if leak is not None]
+def _retracing(events: Events, patience_seconds: float) -> list[Leak]:
+    all_of_them = [*events.retraces.known.values(), *events.retraces.gone]
+    return [_retracing_leak(known) for known in all_of_them if known.lasts(patience_seconds)]
 
 
-def _retracing_leak(traces: Sequence[Trace]) -> Leak | None:
-    function = traces[0].function()
-    if function is None or len(traces) < LEAST_TRACES_FOR_VALUES:
-        return None
-    name, values = _differing(internals.signatures_of(function))
-    if not values and len(traces) < LEAST_TRACES_FOR_SHAPES:
-        return None
-    (source,), _ = Counter(trace.lines[:1] or ("",) for trace in traces).most_common(1)[0]
-    called, code = getattr(function.python_function, "__name__", "function"), traces[0].code
-    defined = () if code is None or is_library(code.co_filename) else (_shown(code),)
-    what = f"another Python value for {name!r}" if values else f"another shape of {name!r}"
+def _retracing_leak(known: Retraced) -> Leak:
+    count, name, argument = len(known.times), known.name, known.argument
+    ((source, _),) = known.lines.most_common(1)
+    defined = () if known.code is None or is_library(known.code.co_filename) else (_shown(known.code),)
+    what = f"another Python value for {argument!r}" if known.by_value else f"another shape of {argument!r}"
+    if known.by_value:
+        advice = "Pass a tensor, whose value may change."
+        paste = f"{name}({argument}=tf.convert_to_tensor({argument}))"
+    else:
+        advice, paste = "Let one trace serve all shapes.", "@tf.function(reduce_retracing=True)"
     return Leak(
         leaked="retracing",
         source=source,
-        count=len(traces),
-        bytes_each=_mean_growth([trace.process_bytes for trace in traces]),
-        evidence=(f"{called} was traced {len(traces)} times, for {what} each time; every trace is kept.",),
-        advice="Pass a tensor, whose value may change." if values else "Let one trace serve all shapes.",
-        paste=f"{called}({name}=tf.convert_to_tensor({name}))"
-        if values
-        else "@tf.function(reduce_retracing=True)",
+        count=count,
+        bytes_each=_mean_growth(known.process_bytes),
+        evidence=(f"{name} was traced {count} times, for {what} each time; every trace is kept.",),
+        advice=advice,
+        paste=paste,
         also=defined,
     )
-
-
-def _lasts(traces: Sequence[Trace], now: float, patience_seconds: float) -> bool:
-    """Whether it is traced again and again, and not just while everything was new."""
-    began, last = traces[0].seconds, traces[-1].seconds
-    return last - began >= max(patience_seconds, 0.3 * (now - began))
-
-
-def _differing(signatures: Sequence[dict[str, Any]]) -> tuple[str, bool]:
-    """The argument that differs most from trace to trace, and whether it is a Python value."""
-    kinds: dict[str, set[str]] = defaultdict(set)
-    values: set[str] = set()
-    for signature in signatures:
-        for name, kind in signature.items():
-            kinds[name].add(str(kind))
-            if internals.is_python_value(kind):
-                values.add(name)
-    if not kinds:
-        return "an argument", False
-    name = max(kinds, key=lambda one: len(kinds[one]))
-    return name, name in values
 
 
 def _shown(code: Any) -> str:
@@ -182,9 +152,9 @@ def _closure_leak(lines: tuple[str, ...], closures: Sequence[Closure]) -> Leak:
     )
 
 
-def _containers(containers: Containers, now: float, patience_seconds: float) -> list[Leak]:
+def _containers(containers: Containers, patience_seconds: float) -> list[Leak]:
     known = containers.known.items()
-    growing = {name: growth for name, growth in known if growth.lasts(now, patience_seconds)}
+    growing = {name: growth for name, growth in known if growth.lasts(patience_seconds)}
     return [_container_leak(name, growth) for name, growth in growing.items()]
 
 
@@ -212,11 +182,14 @@ def _container_leak(name: Name, growth: Growth) -> Leak:
 def _lines_of(name: Name) -> list[str]:
     """The lines that let a container grow; where there are none in its file, the function that has it."""
     first, last = (1, None) if name.code is None else _span(name.code)
-    is_variable = len(name.path) == 1
-    found = growing_lines(
-        name.file, name.path[-1], first=first if is_variable else 1, last=last if is_variable else None
-    )
-    return [shown_line(name.file, line) for line in found or [first]]
+    for part in reversed(name.path):  # a list in a dictionary grows by the dictionary's name
+        is_variable = part == name.path[0]
+        found = growing_lines(
+            name.file, part, first=first if is_variable else 1, last=last if is_variable else None
+        )
+        if found:
+            return [shown_line(name.file, line) for line in found]
+    return [shown_line(name.file, first)]
 
 
 def _span(code: Any) -> tuple[int, int]:
@@ -230,8 +203,10 @@ def _arrays(events: Events, now: float, age_seconds: float) -> list[Leak]:
         by_line[array.lines].append(array)
     found = []
     for lines, arrays in by_line.items():
-        kept = [one for one in arrays if one.holder() is not None and now - one.seconds >= age_seconds]
-        if kept and 2 * len(kept) >= len(arrays):
+        made = events.arrays_made[lines]
+        old = [one for one in arrays if now - one.seconds >= age_seconds]
+        kept = [one for one in old if one.holder() is not None or (made == 1 and one.lasted)]
+        if kept and 2 * len(kept) >= made:
             found.append(_array_leak(lines, kept))
     return found
 

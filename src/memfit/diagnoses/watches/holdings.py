@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,8 @@ def _held(thing: Any) -> Iterator[Any]:
                 yield cell.cell_contents
     elif isinstance(thing, types.MethodType):
         yield from (thing.__self__, thing.__func__)
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from thing
     elif isinstance(thing, dict):

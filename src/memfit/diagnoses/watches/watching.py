@@ -117,7 +117,9 @@ class Watching:
     def _look(self, frame: FrameType | None, *, with_tensors: bool = False) -> None:
         with self._lock:
             self._readings.read(with_tensors=with_tensors)
-            self._containers.look(users_frames(frame), time.perf_counter())
+            now = time.perf_counter()
+            self._containers.look(users_frames(frame), now)
+            self._events.look(now)
 
     def _judge_in_between(self) -> None:
         """Judge while the program goes on, with garbage collected where that is worth its time."""

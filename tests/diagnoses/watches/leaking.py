@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import memfit
+
 
 def line_of(name: str) -> str:
     """The line of this file that ends with a mark."""
@@ -141,28 +143,6 @@ def constants(watch: Any) -> None:
         watch.step()
 
 
-LEAKING = {
-    one.__name__: one
-    for one in (
-        models, scalars, shapes, generators, py_functions, numpy_functions, losses, attributes, tapes, slices,
-        constants,
-    )
-}  # fmt: skip
-KINDS = {
-    "models": "models",
-    "scalars": "retracing",
-    "shapes": "retracing",
-    "generators": "python_functions",
-    "py_functions": "python_functions",
-    "numpy_functions": "python_functions",
-    "losses": "tensors",
-    "attributes": "tensors",
-    "tapes": "tapes",
-    "slices": "arrays",
-    "constants": "arrays",
-}
-
-
 def fits(watch: Any) -> None:
     small_model().fit(MORE, MORE[:, :1], batch_size=1, epochs=2, verbose=0, callbacks=[watch])
 
@@ -203,7 +183,9 @@ def validated(watch: Any) -> None:
             self.seen.append(logs["loss"])
 
     callbacks = [watch, Kept(), keras.callbacks.EarlyStopping(patience=100)]
-    small_model().fit(X, Y, batch_size=2, epochs=32, verbose=0, validation_data=(X, Y), callbacks=callbacks)
+    small_model().fit(
+        MORE, MORE[:, :1], batch_size=1, epochs=2, verbose=0, validation_data=(X, Y), callbacks=callbacks
+    )
 
 
 def one_generator(watch: Any) -> None:
@@ -224,4 +206,9 @@ def two_models(watch: Any) -> None:
         watch.step()
 
 
-CLEAN = {one.__name__: one for one in (fits, floats, predictions, validated, one_generator, two_models)}
+def released(watch: Any) -> None:
+    for _ in range(5):
+        model = small_model()
+        model.fit(X, Y, verbose=0)
+        memfit.release(model)
+        watch.step()

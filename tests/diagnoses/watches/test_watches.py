@@ -160,7 +160,7 @@ def _other_ways() -> dict[str, Any]:
     failed = memfit.watch()
     with contextlib.suppress(KeyError):
         leaking.small_model().fit(leaking.X, leaking.Y, verbose=0, callbacks=[failed, Fails()])
-    while failed._thread is not None:  # noticed by the thread, at its next look
+    while failed.is_on:  # noticed by the thread, at its next look
         time.sleep(0.01)
     seen["failed"] = failed.timeline[-1].step
 

@@ -113,7 +113,8 @@ def _inside(name: Name, values: dict[str, Any], seen: set[int], depth: int) -> I
         below = Name(name.file, name.code, (*name.path, key))
         if isinstance(value, _CONTAINERS):
             seen.add(id(value))
-            yield below, value
+            if getattr(value, "maxlen", None) is None:  # a deque that is full does not grow
+                yield below, value
             if type(value) is dict and depth < _DEEPEST:
                 yield from _inside(below, dict(value), seen, depth + 1)
         elif depth < _DEEPEST and _is_users_object(value):

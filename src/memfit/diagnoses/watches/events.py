@@ -85,7 +85,7 @@ class Events:
         self.retraces = Retraces()
         self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.traced = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is collected meanwhile may run anything
         self._models: dict[int, tuple[_Reference, int]] = {}  # by identity: the model and its number
         self._lines_of_models: list[tuple[str, ...]] = [()]  # by number; 0 is no model
 

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from memfit.devices import device_memory, process_bytes
+from memfit.devices import device_memory, process_bytes, runtime_started
 from memfit.diagnoses.watches import internals
 from memfit.diagnoses.watches.events import Events
 from memfit.errors import NotMeasurable
@@ -60,8 +60,8 @@ class Timeline:
         self.interval_seconds = min(_LONGEST_SECONDS, wanted)
 
     def _device_bytes(self) -> int | None:
-        if not self._has_device_statistics:
-            return None
+        if not self._has_device_statistics or not runtime_started():
+            return None  # reading would start the runtime, and a limit could no longer be set
         try:
             return device_memory().current_bytes
         except NotMeasurable:

@@ -7,8 +7,7 @@ import logging
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
-from typing import Self
+from types import FrameType
 
 from memfit.diagnoses.watches.containers import Containers
 from memfit.diagnoses.watches.events import Events, hooks
@@ -28,7 +27,6 @@ class Watching:
     """Follows memory for as long as there is a reason to, and names what leaks."""
 
     def __init__(self) -> None:
-        super().__init__()  # where it is a callback as well
         self._step = 0
         self._leaks: dict[tuple[str, str], Leak] = {}
         self._events = Events()
@@ -52,22 +50,19 @@ class Watching:
         """What leaks, as far as it is known now; all of it once the watch is over."""
         return tuple(self._leaks.values())
 
-    def step(self) -> None:
-        """Mark a step of a loop of your own; it costs next to nothing."""
+    def step(self, frame: FrameType) -> None:
+        """Count a step that a frame has made; every now and then, look."""
         self._step += 1
         if self._reasons and self._step & (self._step - 1) == 0:  # powers of two
-            self._look(sys._getframe(1))
+            self._look(frame)
 
-    def __enter__(self) -> Self:
-        self._begin("block", sys._getframe(1))
-        return self
+    @property
+    def reason(self) -> str:
+        """What it was first begun for; empty where it is over."""
+        return self._reasons[0] if self._reasons else ""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end("block", sys._getframe(1))
-
-    def _begin(self, reason: str, frame: FrameType) -> None:
+    def begin(self, reason: str, frame: FrameType) -> None:
+        """Follow memory for a reason; one that comes in addition changes nothing."""
         self._reasons.append(reason)
         if len(self._reasons) > 1:
             return
@@ -79,7 +74,8 @@ class Watching:
         self._thread = threading.Thread(target=self._run, args=(self._stop,), daemon=True)
         self._thread.start()
 
-    def _end(self, reason: str, frame: FrameType | None) -> None:
+    def end(self, reason: str, frame: FrameType | None) -> None:
+        """A reason is over; with the last one, all is judged."""
         if reason in self._reasons:
             self._reasons.remove(reason)
         if self._reasons or self._thread is None:
@@ -103,7 +99,7 @@ class Watching:
             frame = sys._current_frames().get(self._watched)
             if self._call and self._call not in map(id, frames_from(frame)):
                 self._reasons.clear()  # an error has ended the call of Keras, which says so to nobody
-                self._end("", None)
+                self.end("", None)
                 return
             began = time.perf_counter()
             self._look(frame)

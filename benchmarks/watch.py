@@ -32,11 +32,11 @@ def _overhead(name: str, seconds: float, rounds: int) -> dict[str, Any]:
     began = time.perf_counter()
     train(100)
     steps = max(100, round(100 * seconds / (time.perf_counter() - began)))
-    ratios, readings = [], 0
+    ratios, processor_ratios, readings = [], [], 0
     for number in range(rounds):
-        times = {}
+        times, processors = {}, {}
         for watched in (True, False) if number % 2 else (False, True):
-            began = time.perf_counter()
+            began, processor_began = time.perf_counter(), time.process_time()
             if watched:
                 with memfit.watch() as watch:
                     train(steps)
@@ -45,9 +45,18 @@ def _overhead(name: str, seconds: float, rounds: int) -> dict[str, Any]:
             else:
                 train(steps)
             times[watched] = time.perf_counter() - began
+            processors[watched] = time.process_time() - processor_began
+        processor_ratios.append(round(processors[True] / processors[False], 4))
         ratios.append(round(times[True] / times[False], 4))
-        print(name, ratios[-1], file=sys.stderr, flush=True)
-    return {"steps": steps, "ratio": statistics.median(ratios), "ratios": ratios, "readings": readings}
+        print(name, ratios[-1], processor_ratios[-1], file=sys.stderr, flush=True)
+    return {
+        "steps": steps,
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "ratio_of_processor_time": statistics.median(processor_ratios),
+        "ratios_of_processor_time": processor_ratios,
+        "readings": readings,
+    }
 
 
 def _model(width: int = 256) -> Any:

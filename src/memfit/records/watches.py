@@ -43,14 +43,15 @@ class Leak(Record):
     def describe(self) -> str:
         """The leak in a sentence."""
         size = "" if not self.bytes_each else f", {format_size(self.bytes_each)} each"
-        return f"{self.source or 'an unknown line'} leaks {self.count} {_NAMES[self.leaked]}{size}"
+        what = _NAMES[self.leaked] + "s" * (self.count != 1)
+        return f"{self.source or 'an unknown line'} leaks {self.count} {what}{size}"
 
 
 _NAMES: dict[Leaked, str] = {
-    "models": "models",
-    "retracing": "traces",
-    "python_functions": "Python functions",
-    "tensors": "tensors",
-    "tapes": "tapes",
-    "arrays": "arrays",
+    "models": "model",
+    "retracing": "trace",
+    "python_functions": "Python function",
+    "tensors": "tensor",
+    "tapes": "tape",
+    "arrays": "array",
 }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.diagnoses.watches.growing_lines import growing_lines
+from memfit.diagnoses.watches.growing_lines import growing_lines, passing_lines
 
 SOURCE = """
 losses = []
@@ -51,3 +51,10 @@ def test_what_is_no_program_has_no_lines(tmp_path: Path, text: str) -> None:
     (tmp_path / "broken.py").write_text(text)
     assert growing_lines(str(tmp_path / "broken.py"), "losses") == []
     assert growing_lines(str(tmp_path / "missing.py"), "losses") == []
+
+
+def test_the_line_that_passes_a_name_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "losses = []\nprint(1)\nfor step in steps:\n    keep(1, into=losses)\n"
+    )
+    assert passing_lines(str(tmp_path / "train.py"), "losses") == [4]

@@ -127,9 +127,9 @@ def _is_users_object(value: Any) -> bool:
     kind = type(value)
     if kind is types.SimpleNamespace:
         return True
-    if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
-        return False
-    return _is_users_class(kind)
+    return (
+        not issubclass(kind, type | types.ModuleType) and bool(kind.__dictoffset__) and _is_users_class(kind)
+    )
 
 
 def _is_users_class(kind: type) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,8 @@ from memfit.devices import process_bytes
 from memfit.diagnoses.watches import internals
 from memfit.diagnoses.watches.frames import frames_from, is_users, self_of, users_lines
 from memfit.diagnoses.watches.retraces import Retraces
+
+logger = logging.getLogger("memfit")
 
 LARGE_ARRAY_BYTES = 16 << 20
 _LEAST_LOOKS = 3
@@ -42,7 +45,13 @@ class Trace:
     model_number: int  # 0 without a model; the model's lines are known by it
     lines: tuple[str, ...]
     seconds: float
-    process_bytes: int  # 0 where the graph is part of another one
+    process_bytes: int
+    is_whole: bool  # and not a part of another one, such as a branch
+
+    @property
+    def model_is_gone(self) -> bool:
+        """Whether it belongs to a model that was made under the watch and is gone."""
+        return self.model is not None and self.model() is None
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,7 @@ class Events:
 
     def lines_of(self, trace: Trace) -> tuple[str, ...]:
         """The lines that made the model that a graph belongs to, if it is gone; else that had it traced."""
-        is_gone = trace.model is not None and trace.model() is None
-        return self._lines_of_models[trace.model_number] if is_gone else trace.lines
+        return self._lines_of_models[trace.model_number] if trace.model_is_gone else trace.lines
 
     def look(self, now: float) -> None:
         """See what is alive."""
@@ -130,6 +138,7 @@ class Events:
         if function is None:
             return
         self.traced += is_traced
+        model = model or internals.model_used_by(function.python_function)
         made, number = self._models.get(id(model), (_nothing, 0))
         is_known = model is not None and made() is model
         trace = Trace(
@@ -142,6 +151,7 @@ class Events:
             lines=_lines(),
             seconds=time.perf_counter(),
             process_bytes=process_bytes() if is_traced else 0,
+            is_whole=is_traced,
         )
         with self._lock:
             self.traces.append(trace)
@@ -172,15 +182,17 @@ class Events:
         """A large array becomes a tensor, now."""
         before = process_bytes()
         tensor = call()
+        with harmless():
+            self._note_array(array.nbytes, tensor, process_bytes() - before)
+        return tensor
+
+    def _note_array(self, array_bytes: int, tensor: Any, grown_bytes: int) -> None:
         holder, where = _holder(tensor)
         if holder is not None:
-            grown = process_bytes() - before
-            lines = _lines()
-            seconds = time.perf_counter()
+            array = Array(weakref.ref(holder), array_bytes, grown_bytes, _lines(), time.perf_counter(), where)
             with self._lock:
-                self.arrays_made[lines] += 1
-                self.arrays.append(Array(weakref.ref(holder), array.nbytes, grown, lines, seconds, where))
-        return tensor
+                self.arrays_made[array.lines] += 1
+                self.arrays.append(array)
 
 
 def _is_traced(frame: FrameType) -> bool:
@@ -219,6 +231,15 @@ def _is_from_keras(frame: FrameType) -> bool:
     return False
 
 
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Whatever goes wrong in a watch is no reason to stop the program that is watched."""
+    try:
+        yield
+    except Exception:
+        logger.debug("A watch has missed something.", exc_info=True)
+
+
 class _Hooks:
     """TensorFlow's and Keras' functions, changed for as long as there is a watch, for all watches at once."""
 
@@ -252,7 +273,8 @@ class _Hooks:
     def _each(self, name: str) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
             for events in self._told:
-                getattr(events, name)(thing)
+                with harmless():
+                    getattr(events, name)(thing)
 
         return note
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from memfit.diagnoses.watches.containers import Containers, Growth, Name
 from memfit.diagnoses.watches.events import Array, Closure, Events, Trace
-from memfit.diagnoses.watches.growing_lines import growing_lines
+from memfit.diagnoses.watches.growing_lines import growing_lines, passing_lines
 from memfit.diagnoses.watches.holdings import held_bytes
 from memfit.diagnoses.watches.retraces import Retraced
 from memfit.records import Leak
@@ -46,7 +44,8 @@ def is_suspicious(events: Events) -> bool:
 
 def _models(events: Events) -> list[Leak]:
     """Graphs that are alive although the tf.function that they were traced for is gone."""
-    pinned = [one for one in events.traces if one.function() is None and one.graph() is not None]
+    whole = [one for one in events.traces if one.is_whole]
+    pinned = [one for one in whole if one.function() is None and one.graph() is not None]
     by_line: dict[tuple[str, ...], list[Trace]] = defaultdict(list)
     for trace in pinned:
         by_line[events.lines_of(trace)].append(trace)
@@ -64,9 +63,9 @@ def _owners(traces: Iterable[Trace]) -> set[int]:
 def _model_leak(lines: tuple[str, ...], traces: Sequence[Trace]) -> Leak:
     first_of_each: dict[int, int] = {}
     for trace in traces:
-        if trace.process_bytes:
-            first_of_each.setdefault(trace.model_number or -trace.function_id, trace.process_bytes)
+        first_of_each.setdefault(trace.model_number or -trace.function_id, trace.process_bytes)
     owners = _owners(traces)
+    what = "models made" if traces[0].model_is_gone else "functions traced"
     called = tuple(dict.fromkeys(line for trace in traces for line in trace.lines[:1]))
     return Leak(
         leaked="models",
@@ -74,8 +73,8 @@ def _model_leak(lines: tuple[str, ...], traces: Sequence[Trace]) -> Leak:
         count=len(owners),
         bytes_each=_mean_growth(list(first_of_each.values())),
         evidence=(
-            f"{len(owners)} models made here are gone, but {len(traces)} of their graphs are not: "
-            "TensorFlow's registry of gradients holds them, and clear_session leaves them there.",
+            f"{len(owners)} {what} here are gone, but {len(traces)} of their graphs are not: TensorFlow's "
+            "registry of gradients holds them, and clear_session leaves them there.",
         ),
         advice="Let go of each model when it is no longer needed.",
         paste="memfit.release(model)",
@@ -84,9 +83,9 @@ def _model_leak(lines: tuple[str, ...], traces: Sequence[Trace]) -> Leak:
 
 
 def _mean_growth(readings: Sequence[int]) -> int | None:
-    """What the process grew by from one reading to the next, in the middle, if it did."""
-    steps = [after - before for before, after in itertools.pairwise(readings)]
-    return max(0, int(statistics.median(steps[len(steps) // 4 :]))) if steps else None
+    """What the process grew by from one reading to the next, after a warm-up."""
+    warm = readings[len(readings) // 4 :]
+    return max(0, (warm[-1] - warm[0]) // (len(warm) - 1)) if len(warm) > 1 else None
 
 
 def _retracing(events: Events, patience_seconds: float) -> list[Leak]:
@@ -116,10 +115,6 @@ def _retracing_leak(known: Retraced) -> Leak:
     )
 
 
-def _shown(code: Any) -> str:
-    return shown_line(code.co_filename, code.co_firstlineno)
-
-
 def _closures(events: Events) -> list[Leak]:
     """Python functions that are held although the graph that calls them is gone."""
     by_line: dict[tuple[str, ...], list[Closure]] = defaultdict(list)
@@ -144,7 +139,7 @@ def _closure_leak(lines: tuple[str, ...], closures: Sequence[Closure]) -> Leak:
         bytes_each=held or _mean_growth([one.process_bytes for one in alike]),
         evidence=(
             f"TensorFlow holds {len(closures)} Python functions from {len(alike)} calls here whose graphs "
-            f"are gone, with all that they enclose ({format_size(held)} each).",
+            f"are gone, with all that they enclose{f' ({format_size(held)} each)' if held else ''}.",
         ),
         advice="Make the dataset or the function once, before the loop, or clear after each pass.",
         paste="keras.backend.clear_session()",
@@ -153,13 +148,19 @@ def _closure_leak(lines: tuple[str, ...], closures: Sequence[Closure]) -> Leak:
 
 
 def _containers(containers: Containers, patience_seconds: float) -> list[Leak]:
-    known = containers.known.items()
-    growing = {name: growth for name, growth in known if growth.lasts(patience_seconds)}
-    return [_container_leak(name, growth) for name, growth in growing.items()]
+    """One leak for each container, whatever names it has; by that which is seen to grow in the source."""
+    found: dict[int, tuple[bool, Leak]] = {}
+    for name, growth in containers.known.items():
+        if growth.lasts(patience_seconds):
+            lines = _lines_of(name)
+            known = found.get(growth.container_id)
+            if known is None or (lines and not known[0]):
+                leak = _container_leak(name, growth, lines or _lines_that_pass(name))
+                found[growth.container_id] = (bool(lines), leak)
+    return [leak for _, leak in found.values()]
 
 
-def _container_leak(name: Name, growth: Growth) -> Leak:
-    lines = _lines_of(name)
+def _container_leak(name: Name, growth: Growth, lines: list[str]) -> Leak:
     what = "tensor" if growth.kind == "tensors" else "tape"
     variable = name.path[-1]
     advice: dict[str, Callable[[], tuple[str, str]]] = {
@@ -180,21 +181,31 @@ def _container_leak(name: Name, growth: Growth) -> Leak:
 
 
 def _lines_of(name: Name) -> list[str]:
-    """The lines that let a container grow; where there are none in its file, the function that has it."""
-    first, last = (1, None) if name.code is None else _span(name.code)
+    """The lines of its file that let a container grow."""
     for part in reversed(name.path):  # a list in a dictionary grows by the dictionary's name
-        is_variable = part == name.path[0]
-        found = growing_lines(
-            name.file, part, first=first if is_variable else 1, last=last if is_variable else None
-        )
-        if found:
+        first, last = _span(name) if part == name.path[0] else (1, None)
+        if found := growing_lines(name.file, part, first=first, last=last):
             return [shown_line(name.file, line) for line in found]
-    return [shown_line(name.file, first)]
+    return []
 
 
-def _span(code: Any) -> tuple[int, int]:
-    lines = [line for _, _, line in code.co_lines() if line is not None]
-    return code.co_firstlineno, max(lines, default=code.co_firstlineno)
+def _lines_that_pass(name: Name) -> list[str]:
+    """The lines that pass a container on to somebody who lets it grow, or else where its function begins."""
+    first, last = _span(name)
+    found = passing_lines(name.file, name.path[0], first=first, last=last)
+    return [shown_line(name.file, line) for line in found or [first]]
+
+
+def _span(name: Name) -> tuple[int, int | None]:
+    """The lines of the function whose variable it is, or of the whole file."""
+    if name.code is None:
+        return 1, None
+    lines = [line for _, _, line in name.code.co_lines() if line is not None]
+    return name.code.co_firstlineno, max(lines, default=name.code.co_firstlineno)
+
+
+def _shown(code: Any) -> str:
+    return shown_line(code.co_filename, code.co_firstlineno)
 
 
 def _arrays(events: Events, now: float, age_seconds: float) -> list[Leak]:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+_Node = ast.stmt | ast.expr
 _GROWING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 
 
 def growing_lines(file: str, name: str, *, first: int = 1, last: int | None = None) -> list[int]:
     """The lines between two that add to a variable or an attribute of a name; those in loops come first."""
+    return _lines(file, lambda tree: _growing(tree, name), first, last)
+
+
+def passing_lines(file: str, name: str, *, first: int = 1, last: int | None = None) -> list[int]:
+    """The lines between two that call something with a variable or an attribute of a name."""
+    return _lines(file, lambda tree: _passing(tree, name), first, last)
+
+
+def _lines(file: str, find: Callable[[ast.AST], Iterable[_Node]], first: int, last: int | None) -> list[int]:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -23,13 +33,21 @@ def growing_lines(file: str, name: str, *, first: int = 1, last: int | None = No
     }
     found = [
         (id(node) not in in_loops, node.lineno)
-        for node in _growing(tree, name)
+        for node in find(tree)
         if node.lineno >= first and (last is None or node.lineno <= last)
     ]
     return list(dict.fromkeys(line for _, line in sorted(found)))
 
 
-def _growing(tree: ast.AST, name: str) -> Iterator[ast.stmt | ast.expr]:
+def _passing(tree: ast.AST, name: str) -> Iterator[_Node]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(_refers(argument, name) for argument in given):
+                yield node
+
+
+def _growing(tree: ast.AST, name: str) -> Iterator[_Node]:
     for node in ast.walk(tree):
         match node:
             case ast.Call():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -110,6 +111,19 @@ def is_call_of_model(filename: str) -> bool:
     return filename.replace("\\", "/").endswith("keras/src/backend/tensorflow/trainer.py")
 
 
+def model_used_by(function: Any) -> Any:
+    """The Keras model that a function has at hand, as `self`, in its closure or by a global name, or None."""
+    function = getattr(function, "__wrapped__", function)
+    owner = getattr(function, "__self__", None)
+    code = getattr(function, "__code__", None)
+    at_hand = [owner, *vars(owner).values()] if hasattr(owner, "__dict__") else []
+    if code is not None:
+        at_hand += [_enclosed(function, name) for name in code.co_freevars]
+        names = getattr(function, "__globals__", {})
+        at_hand += [names.get(name) for name in code.co_names]
+    return next((one for one in at_hand if isinstance(one, keras.Model)), None)
+
+
 def is_dataset_of_arrays(filename: str, name: str) -> bool:
     """Whether a frame is that of a dataset being made of arrays, which is `self` there."""
     return name == "__init__" and filename.endswith(_DATASETS_OF_ARRAYS)
@@ -189,7 +203,9 @@ def _enclosed(function: Any, name: str) -> Any:
     """What a function has enclosed by a name; None where there is no such name."""
     code = getattr(function, "__code__", None)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) if code else {}
-    return cells[name].cell_contents if name in cells else None
+    if name not in cells or cells[name] == types.CellType():  # which is empty until it is assigned
+        return None
+    return cells[name].cell_contents
 
 
 def _weak_gradient(name: str, gradient: Any) -> Callable[..., Any]:

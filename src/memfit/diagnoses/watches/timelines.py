@@ -15,6 +15,7 @@ from memfit.records import Reading
 _MOST_READINGS = 2000
 _LOOK_SHARE = 0.01  # of the time, for looks at all objects
 _READ_SHARE = 0.005
+_FREE_SECONDS = 0.02  # at the beginning, so that short programs are seen as well
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 1.0
 
 
@@ -29,17 +30,21 @@ class Timeline:
         self._has_device_statistics = True
         self._tensors: tuple[int | None, int | None] = (None, None)
         self._next_look = 0.0
+        self._spent = 0.0
+        self._looks = 0
 
-    def read(self, *, with_tensors: bool = False) -> None:
-        """Take a reading now."""
-        began = time.perf_counter()
-        if with_tensors or began >= self._next_look:
+    def read(self, *, is_last: bool = False) -> None:
+        """Take a reading now; a short watch sees tensors at its beginning and at its end."""
+        now = time.perf_counter()
+        if not self.readings:
+            self._began = now
+        if now >= self._next_look or (is_last and self._looks == 1):
             self._look()
-        cheap = time.perf_counter()
+        now = time.perf_counter()
         tensors, tensor_bytes = self._tensors
         self.readings.append(
             Reading(
-                seconds=round(cheap - self._began, 4),
+                seconds=round(now - self._began, 4),
                 step=self._step(),
                 process_bytes=process_bytes(),
                 device_bytes=self._device_bytes(),
@@ -55,9 +60,11 @@ class Timeline:
             del self.readings[1::2]
 
     def spent(self, seconds: float, now: float) -> None:
-        """Wait until a reading that cost so much is worth it again; the longer it lasts, the rarer."""
-        wanted = max(_SHORTEST_SECONDS, (now - self._began) / 200, seconds / _READ_SHARE)
-        self.interval_seconds = min(_LONGEST_SECONDS, wanted)
+        """Wait until readings that cost so much are within their share; the longer it lasts, the rarer."""
+        self._spent += seconds
+        lasted = now - self._began
+        due = (self._spent - _FREE_SECONDS) / _READ_SHARE - lasted
+        self.interval_seconds = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, lasted / 200, due))
 
     def _device_bytes(self) -> int | None:
         if not self._has_device_statistics or not runtime_started():
@@ -76,6 +83,7 @@ class Timeline:
         found = [thing for thing, kind in zip(objects, kinds, strict=True) if kind is internals.EagerTensor]
         if not self.readings:
             self._events.graphs.update(filter(internals.is_graph, _of_graph_kinds(objects, kinds)))
+        self._looks += 1
         self._tensors = (len(found), sum(map(internals.bytes_of, found)))
         now = time.perf_counter()
         self._next_look = now + (now - began) / _LOOK_SHARE

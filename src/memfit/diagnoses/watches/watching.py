@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 from memfit.diagnoses.watches.containers import Containers
-from memfit.diagnoses.watches.events import Events, hooks
+from memfit.diagnoses.watches.events import Events, harmless, hooks
 from memfit.diagnoses.watches.findings import find_leaks, is_suspicious
 from memfit.diagnoses.watches.frames import frames_from, users_frames
 from memfit.diagnoses.watches.timelines import Timeline
@@ -85,11 +85,10 @@ class Watching:
             self._thread.join()
         self._thread = None
         hooks.stop(self._events)
-        with self._lock:
-            is_collected = is_suspicious(self._events)
-            if is_collected:
-                gc.collect()
-            self._look(frame, with_tensors=True)
+        with self._lock, harmless():
+            share = 1.0 if reason == "block" else _COLLECTION_SHARE
+            is_collected = self._collect_garbage(share)
+            self._look(frame, is_last=True)
             self._judge(0.0, is_collected=is_collected)
 
     def _run(self, stop: threading.Event) -> None:
@@ -108,27 +107,32 @@ class Watching:
             if now - judged >= _JUDGE_SECONDS:
                 judged = now
                 self._judge_in_between()
-            del frame
+            del frame  # or what it has would stay until the next look
 
-    def _look(self, frame: FrameType | None, *, with_tensors: bool = False) -> None:
-        with self._lock:
-            self._readings.read(with_tensors=with_tensors)
+    def _look(self, frame: FrameType | None, *, is_last: bool = False) -> None:
+        with self._lock, harmless():
+            self._readings.read(is_last=is_last)
             now = time.perf_counter()
             self._containers.look(users_frames(frame), now)
             self._events.look(now)
 
     def _judge_in_between(self) -> None:
         """Judge while the program goes on, with garbage collected where that is worth its time."""
-        with self._lock:
-            now = time.perf_counter()
-            collected, took = self._collected
-            is_worth_it = (now - collected) * _COLLECTION_SHARE >= took
-            is_collected = is_worth_it and is_suspicious(self._events)
-            if is_collected:
-                gc.collect()
-                self._collected = (time.perf_counter(), time.perf_counter() - now)
+        with self._lock, harmless():
+            is_collected = self._collect_garbage(_COLLECTION_SHARE)
             self._judge(_PATIENCE_SECONDS, is_collected=is_collected)
             self._events.drop_the_dead()
+
+    def _collect_garbage(self, share: float) -> bool:
+        """Collect it where it may show a leak and takes no more than a share of the time; says if it did."""
+        began = time.perf_counter()
+        collected, took = self._collected
+        if (began - collected) * share < took or not is_suspicious(self._events):
+            return False
+        gc.collect()
+        now = time.perf_counter()
+        self._collected = (now, now - began)
+        return True
 
     def _judge(self, patience_seconds: float, *, is_collected: bool) -> None:
         found = find_leaks(

@@ -11,6 +11,13 @@ from limited import run_limited
 pytestmark = pytest.mark.real
 
 
+def _has_model_at_hand(model: Any) -> list[bool]:
+    from memfit.diagnoses.watches import internals
+
+    functions = (lambda: model, model.call, len)
+    return [internals.model_used_by(function) is model for function in functions]
+
+
 def _use_them() -> dict[str, Any]:
     import gc
     import sys
@@ -58,6 +65,7 @@ def _use_them() -> dict[str, Any]:
         for scale in (1, 2):
             traced(scale, tf.ones((scale,)))
     seen["models"] = [any(one is two for one in noted["models"]) for two in (model, functional)]
+    seen["used"] = _has_model_at_hand(model)
     frames = noted["frames"]
     seen["frames"] = [
         any(internals.is_call_of_function(*one) for one in frames),
@@ -113,6 +121,11 @@ def seen() -> Any:
 def test_models_are_noticed_when_they_are_made(seen: Any) -> None:
     """`keras.Model.__new__`: without it a leaked model is named by the line that trains it."""
     assert seen["models"] == [True, True]
+
+
+def test_functions_have_their_model_at_hand(seen: Any) -> None:
+    """Closures and `self`: without them a model that a loop of one's own trains is named by that loop."""
+    assert seen["used"] == [True, True, False]
 
 
 def test_frames_say_what_a_graph_belongs_to(seen: Any) -> None:

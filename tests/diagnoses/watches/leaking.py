@@ -39,6 +39,26 @@ def models(watch: Any) -> None:
         watch.step()
 
 
+def own_steps(watch: Any) -> None:
+    for _ in range(5):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])  # leak: own_steps
+        _train(model)
+        watch.step()
+
+
+def _train(model: Any) -> None:
+    optimizer = keras.optimizers.Adam()
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X) - Y) ** 2)
+        weights = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    step()
+
+
 def scalars(watch: Any) -> None:
     @tf.function
     def scaled(factor: Any) -> Any:
@@ -111,6 +131,17 @@ class Trainer:
 
 def attributes(watch: Any) -> None:
     Trainer().train(watch)
+
+
+def passed_on(watch: Any) -> None:
+    kept: list[Any] = []
+    for number in range(64):
+        _keep(kept, tf.constant(float(number)))  # leak: passed_on
+        watch.step()
+
+
+def _keep(store: list[Any], value: Any) -> None:
+    store.append(value)
 
 
 def tapes(watch: Any) -> None:

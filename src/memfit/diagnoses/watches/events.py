@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 from memfit.devices import process_bytes
 from memfit.diagnoses.watches import internals
+from memfit.diagnoses.watches.clocks import clock
 from memfit.diagnoses.watches.frames import frames_from, is_users, self_of, users_lines
 from memfit.diagnoses.watches.retraces import Retraces
 
@@ -149,7 +149,7 @@ class Events:
             model=weakref.ref(model) if is_known else None,
             model_number=number if is_known else 0,
             lines=_lines(),
-            seconds=time.perf_counter(),
+            seconds=clock(),
             process_bytes=process_bytes() if is_traced else 0,
             is_whole=is_traced,
         )
@@ -189,7 +189,7 @@ class Events:
     def _note_array(self, array_bytes: int, tensor: Any, grown_bytes: int) -> None:
         holder, where = _holder(tensor)
         if holder is not None:
-            array = Array(weakref.ref(holder), array_bytes, grown_bytes, _lines(), time.perf_counter(), where)
+            array = Array(weakref.ref(holder), array_bytes, grown_bytes, _lines(), clock(), where)
             with self._lock:
                 self.arrays_made[array.lines] += 1
                 self.arrays.append(array)

@@ -9,6 +9,7 @@ import threading
 import time
 from types import FrameType
 
+from memfit.diagnoses.watches.clocks import clock
 from memfit.diagnoses.watches.containers import Containers
 from memfit.diagnoses.watches.events import Events, harmless, hooks
 from memfit.diagnoses.watches.findings import find_leaks, is_suspicious
@@ -86,8 +87,7 @@ class Watching:
         self._thread = None
         hooks.stop(self._events)
         with self._lock, harmless():
-            share = 1.0 if reason == "block" else _COLLECTION_SHARE
-            is_collected = self._collect_garbage(share)
+            is_collected = self._collect_garbage(in_any_case=reason == "block")
             self._look(frame, is_last=True)
             self._judge(0.0, is_collected=is_collected)
 
@@ -112,22 +112,23 @@ class Watching:
     def _look(self, frame: FrameType | None, *, is_last: bool = False) -> None:
         with self._lock, harmless():
             self._readings.read(is_last=is_last)
-            now = time.perf_counter()
+            now = clock()
             self._containers.look(users_frames(frame), now)
             self._events.look(now)
 
     def _judge_in_between(self) -> None:
         """Judge while the program goes on, with garbage collected where that is worth its time."""
         with self._lock, harmless():
-            is_collected = self._collect_garbage(_COLLECTION_SHARE)
+            is_collected = self._collect_garbage()
             self._judge(_PATIENCE_SECONDS, is_collected=is_collected)
             self._events.drop_the_dead()
 
-    def _collect_garbage(self, share: float) -> bool:
+    def _collect_garbage(self, *, in_any_case: bool = False) -> bool:
         """Collect it where it may show a leak and takes no more than a share of the time; says if it did."""
         began = time.perf_counter()
         collected, took = self._collected
-        if (began - collected) * share < took or not is_suspicious(self._events):
+        is_too_early = (began - collected) * _COLLECTION_SHARE < took
+        if (is_too_early and not in_any_case) or not is_suspicious(self._events):
             return False
         gc.collect()
         now = time.perf_counter()
@@ -138,7 +139,7 @@ class Watching:
         found = find_leaks(
             self._events,
             self._containers,
-            now=time.perf_counter(),
+            now=clock(),
             patience_seconds=patience_seconds,
             is_collected=is_collected,
         )

@@ -87,6 +87,7 @@ def _use_them() -> dict[str, Any]:
     seen["bytes"] = [internals.bytes_of(tf.ones((3, 2))), internals.bytes_of(tf.constant(["text"]))]
 
     graphs = [one() for one in noted["graphs"] if one() is not None]
+    seen["kinds"] = {type(graph) for graph in graphs} <= set(internals.kinds_of_graphs())
     seen["is graph"] = [all(map(internals.is_graph, graphs)), internals.is_graph(model)]
     kernel = model.layers[0].kernel.value
     uses = [graph for graph in graphs if kernel is not None and internals.variables_in(graph)]
@@ -162,6 +163,7 @@ def test_tensors_have_bytes(seen: Any) -> None:
 def test_graphs_know_their_variables_and_operations(seen: Any) -> None:
     """`FuncGraph`: without it nothing of a model can be released."""
     assert seen["is graph"] == [True, False]
+    assert seen["kinds"]
     assert seen["variables"]
     assert seen["draws"] == [True, False]
 

@@ -6,6 +6,7 @@ import collections
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -20,6 +21,8 @@ from memfit.sources import is_library
 _CONTAINERS = (list, dict, set, collections.deque)
 _MOST_OBJECTS = 2000  # that are looked at in one look
 _DEEPEST = 3
+_PLAIN = frozenset({bool, int, float, str, type, types.FunctionType, types.ModuleType, types.NoneType})
+_users_classes: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _GOES_ON = 0.3  # the share of its life in which a container must have grown, or it was just filled
 LEAST_GAINED, LEAST_GROWTHS = 16, 3
 
@@ -108,34 +111,29 @@ def _named(frames: Iterable[FrameType]) -> Iterator[tuple[Name, Any]]:
 
 def _inside(name: Name, values: dict[str, Any], seen: set[int], depth: int) -> Iterator[tuple[Name, Any]]:
     for key, value in values.items():
-        if id(value) in seen or not isinstance(key, str) or key.startswith("__"):
+        kind = type(value)
+        if kind in _PLAIN or id(value) in seen:
+            continue  # nearly always, so that it comes first
+        is_container = issubclass(kind, _CONTAINERS)
+        if not (is_container or _is_users_class(kind)) or not isinstance(key, str) or key.startswith("__"):
             continue
+        seen.add(id(value))
         below = Name(name.file, name.code, (*name.path, key))
-        if isinstance(value, _CONTAINERS):
-            seen.add(id(value))
-            if getattr(value, "maxlen", None) is None:  # a deque that is full does not grow
-                yield below, value
-            if type(value) is dict and depth < _DEEPEST:
-                yield from _inside(below, dict(value), seen, depth + 1)
-        elif depth < _DEEPEST and _is_users_object(value):
-            seen.add(id(value))
-            yield from _inside(below, dict(vars(value)), seen, depth + 1)
-
-
-def _is_users_object(value: Any) -> bool:
-    """Whether something is an object of a class that the user wrote, or a simple holder of values."""
-    kind = type(value)
-    if kind is types.SimpleNamespace:
-        return True
-    return (
-        not issubclass(kind, type | types.ModuleType) and bool(kind.__dictoffset__) and _is_users_class(kind)
-    )
+        if is_container and getattr(value, "maxlen", None) is None:  # a deque that is full does not grow
+            yield below, value
+        if depth < _DEEPEST and (kind is dict or not is_container):
+            yield from _inside(below, dict(value if is_container else vars(value)), seen, depth + 1)
 
 
 def _is_users_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and not is_library(file))
+    """Whether objects of a class have values of their own, and the user wrote it, or it just holds values."""
+    known = _users_classes.get(kind)
+    if known is None:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        is_users = kind.__module__ == "__main__" or (file is not None and not is_library(file))
+        has_values = bool(kind.__dictoffset__) and not issubclass(kind, type | types.ModuleType)
+        known = _users_classes[kind] = kind is types.SimpleNamespace or (is_users and has_values)
+    return known
 
 
 def _content(container: Any) -> tuple[str, int]:

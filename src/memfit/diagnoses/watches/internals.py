@@ -140,6 +140,14 @@ def is_graph(thing: Any) -> bool:
     return isinstance(thing, FuncGraph)
 
 
+def kinds_of_graphs() -> list[type]:
+    """The class of FuncGraphs and those derived from it."""
+    kinds: list[type] = [FuncGraph]
+    for kind in kinds:  # which grows meanwhile
+        kinds.extend(kind.__subclasses__())
+    return kinds
+
+
 def count_closures() -> int:
     """How many Python functions TensorFlow can call."""
     return int(script_ops._py_funcs.size())

@@ -17,6 +17,7 @@ _LOOK_SHARE = 0.01  # of the time, for looks at all objects
 _READ_SHARE = 0.005
 _FREE_SECONDS = 0.02  # at the beginning, so that short programs are seen as well
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 1.0
+_LONGEST_WAIT_SECONDS = 10.0  # even where readings cost more than their share
 
 
 class Timeline:
@@ -29,7 +30,8 @@ class Timeline:
         self._began = time.perf_counter()
         self._has_device_statistics = True
         self._tensors: tuple[int | None, int | None] = (None, None)
-        self._next_look = 0.0
+        self._began_processors = time.process_time()
+        self._look_seconds, self._last_look_seconds = 0.0, 0.0
         self._spent = 0.0
         self._looks = 0
 
@@ -37,8 +39,8 @@ class Timeline:
         """Take a reading now; a short watch sees tensors at its beginning and at its end."""
         now = time.perf_counter()
         if not self.readings:
-            self._began = now
-        if now >= self._next_look or (is_last and self._looks == 1):
+            self._began, self._began_processors = now, time.process_time()
+        if self._is_worth_a_look() or (is_last and self._looks == 1):
             self._look()
         now = time.perf_counter()
         tensors, tensor_bytes = self._tensors
@@ -59,12 +61,25 @@ class Timeline:
         if len(self.readings) > _MOST_READINGS:
             del self.readings[1::2]
 
-    def spent(self, seconds: float, now: float) -> None:
+    def lasted(self) -> float:
+        """How long it has lasted, by the clock or by the processors, whichever is less.
+
+        What a watch costs is a share of both: on a busy machine the clock runs on while nothing is done.
+        """
+        processors = time.process_time() - self._began_processors
+        return min(time.perf_counter() - self._began, processors)
+
+    def _is_worth_a_look(self) -> bool:
+        share = _LOOK_SHARE * self.lasted()
+        return self._looks == 0 or self._look_seconds + self._last_look_seconds <= share
+
+    def spent(self, seconds: float) -> None:
         """Wait until readings that cost so much are within their share; the longer it lasts, the rarer."""
         self._spent += seconds
-        lasted = now - self._began
+        lasted = self.lasted()
         due = (self._spent - _FREE_SECONDS) / _READ_SHARE - lasted
-        self.interval_seconds = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, lasted / 200, due))
+        wanted = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, lasted / 200))
+        self.interval_seconds = min(_LONGEST_WAIT_SECONDS, max(wanted, due))
 
     def _device_bytes(self) -> int | None:
         if not self._has_device_statistics or not runtime_started():
@@ -77,19 +92,13 @@ class Timeline:
 
     def _look(self) -> None:
         """Count all eager tensors, and the graphs that were there before the watch."""
-        began = time.perf_counter()
-        objects = gc.get_objects()
-        kinds = list(map(type, objects))
-        found = [thing for thing, kind in zip(objects, kinds, strict=True) if kind is internals.EagerTensor]
+        began = time.thread_time()
+        kinds = frozenset({internals.EagerTensor, *internals.kinds_of_graphs()})
+        found = [thing for thing in gc.get_objects() if type(thing) in kinds]
+        tensors = [thing for thing in found if type(thing) is internals.EagerTensor]
         if not self.readings:
-            self._events.graphs.update(filter(internals.is_graph, _of_graph_kinds(objects, kinds)))
+            self._events.graphs.update(filter(internals.is_graph, found))
         self._looks += 1
-        self._tensors = (len(found), sum(map(internals.bytes_of, found)))
-        now = time.perf_counter()
-        self._next_look = now + (now - began) / _LOOK_SHARE
-
-
-def _of_graph_kinds(objects: list[object], kinds: list[type]) -> list[object]:
-    """Those whose class has Graph in its name; asking each what it is would take much longer."""
-    named = {kind for kind in set(kinds) if "Graph" in kind.__name__}
-    return [thing for thing, kind in zip(objects, kinds, strict=True) if kind in named]
+        self._tensors = (len(tensors), sum(map(internals.bytes_of, tensors)))
+        self._last_look_seconds = time.thread_time() - began
+        self._look_seconds += self._last_look_seconds

@@ -100,10 +100,10 @@ class Watching:
                 self._reasons.clear()  # an error has ended the call of Keras, which says so to nobody
                 self.end("", None)
                 return
-            began = time.perf_counter()
+            began = time.thread_time()
             self._look(frame)
+            self._readings.spent(time.thread_time() - began)
             now = time.perf_counter()
-            self._readings.spent(now - began, now)
             if now - judged >= _JUDGE_SECONDS:
                 judged = now
                 self._judge_in_between()

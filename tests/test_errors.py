@@ -25,6 +25,7 @@ EXAMPLES: list[MemfitError] = [
     errors.BatchSizesDiffer([4, 5]),
     errors.CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")'),
     errors.CannotRematerialise("it has not been built", suggestion="model.build((None, 8))"),
+    errors.NotAModel("model"),
     errors.CannotEstimate("it was never built", suggestion="model.build((None, 8))"),
     errors.InvalidBatchSize(0),
     errors.InvalidLever("magic", known=("micro_batch", "remat")),

@@ -25,8 +25,10 @@ def test_public_names_are_pinned() -> None:
         "limit",
         "plan",
         "protect",
+        "release",
         "remat",
         "step",
+        "watch",
     ]
     assert memfit.devices.__all__ == [
         "PeakMeasurement", "budget_of_host", "check_fits_machine", "check_installed", "count_kills",

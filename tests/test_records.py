@@ -26,6 +26,7 @@ from memfit.records import (
     LayerCall,
     LayerGraph,
     LayerTensor,
+    Leak,
     Lint,
     LintFinding,
     LintRule,
@@ -42,6 +43,7 @@ from memfit.records import (
     Probe,
     Program,
     ProgramVariable,
+    Reading,
     Remedy,
     Run,
     Shortfall,
@@ -71,6 +73,7 @@ ESTIMATE = Estimate(
 CHOICE = Choice(16, 4, (Cut((), 0, 3), Cut((2,), 1, 4)), "float32", False, 900, 950, 1.31, True, ("a note",))
 PLAIN_CHOICE = dataclasses.replace(CHOICE, remat=None)
 MEASURED = Measured(CHOICE, 1024, None, 0.5, 0)
+LEAK = Leak("models", "train.py:7", 4, 2**24, ("4 models are gone",), "Let go.", "memfit.release(model)")
 RULE = LintRule("MF001", "a-name", "warning", "A summary", "A reason.", "A fix.", "before()", "after()")
 FINDING = LintFinding("train.py", 3, 5, 3, 9, "MF001", "note", "it may be", "A fix.", "    call()", 2)
 EXAMPLES: list[Record] = [
@@ -139,6 +142,8 @@ EXAMPLES: list[Record] = [
     ),
     ROW,
     Demo(192, 64, (ROW, dataclasses.replace(ROW, name="plain", oom=True, error=OOM)), 4, 256, "CPU:0", 60.0),
+    Reading(1.5, 3, 2**30, 2**20, 12, 4096, 58, 2, 3, 600),
+    LEAK,
     SupervisedRun(
         "20261117-77",
         "train.py",

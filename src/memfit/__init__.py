@@ -23,7 +23,7 @@ from memfit.version import __version__
 
 if TYPE_CHECKING:
     from memfit import data, devices, errors
-    from memfit.api import diagnose, estimate, fit, limit, plan, protect, remat, step
+    from memfit.api import diagnose, estimate, fit, limit, plan, protect, release, remat, step, watch
     from memfit.errors import MemfitError
     from memfit.records import Budget, Diagnosis, Estimate, Plan, Run
 
@@ -44,8 +44,10 @@ __all__ = [
     "limit",
     "plan",
     "protect",
+    "release",
     "remat",
     "step",
+    "watch",
 ]
 
 _HOMES = {
@@ -61,8 +63,10 @@ _HOMES = {
     "limit": "memfit.api",
     "plan": "memfit.api",
     "protect": "memfit.api",
+    "release": "memfit.api",
     "remat": "memfit.api",
     "step": "memfit.api",
+    "watch": "memfit.api",
 }
 _MODULES = ("data", "devices", "errors")
 

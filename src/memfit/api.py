@@ -32,8 +32,10 @@ __all__ = [
     "limit",
     "plan",
     "protect",
+    "release",
     "remat",
     "step",
+    "watch",
 ]
 
 
@@ -171,6 +173,41 @@ def remat(
 
     budget_bytes = None if budget is None else find_budget(budget).budget_bytes
     return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
+
+
+def watch() -> Any:
+    """Follow memory in a `with` block or as a Keras callback, and name the lines of yours that leak.
+
+    `.timeline` has what there was over time, `.leaks` what leaks: what it is, the line that makes it, how
+    much each time, and what to write instead; each is also logged once. `.step()` marks a step of a loop of
+    your own; without, time is what counts.
+
+    >>> with memfit.watch() as watch:
+    ...     train()
+    >>> [leak.source for leak in watch.leaks]
+    ['train.py:31']
+    """
+    load_keras()
+    from memfit.diagnoses.watches.callbacks import Watch
+
+    return Watch()
+
+
+def release(model: Any) -> None:
+    """Let go of a model: of its traces and optimizer, and of what `clear_session` leaves behind.
+
+    The weights stay with the model, which can predict and be saved, and trains again once it is compiled. No
+    other model is touched. Call it at the end of each pass of a loop that makes models.
+
+    >>> for size in sizes:
+    ...     model = make_model(size)
+    ...     model.fit(x, y)
+    ...     memfit.release(model)
+    """
+    load_keras()
+    from memfit.diagnoses.watches.releasing import release_model
+
+    release_model(model)
 
 
 def plan(

@@ -17,6 +17,7 @@ MemfitError
 ├── InvalidLever (ValueError)           not a lever that a plan can pull
 ├── UnusedArgument (ValueError)         something asked for that nothing would come of
 ├── WrongPlan (ValueError)              a plan for another model, other batches, other versions
+├── NotAModel (TypeError)               something else than a Keras model to let go of
 ├── CannotEstimate                      a step whose memory nobody can know beforehand
 ├── InvalidTarget (ValueError)          a TARGET that names nothing: no colon, no name
 │   └── TargetNotFound                  ... that is there: no such file, module or name
@@ -86,6 +87,7 @@ from memfit.errors.trainings import (
     CannotLowerPrecision,
     CannotRematerialise,
     DoesNotFit,
+    NotAModel,
     NotFinite,
     NothingFits,
     NothingToGain,
@@ -120,6 +122,7 @@ __all__ = [
     "LayerNotFound",
     "MemfitError",
     "NoData",
+    "NotAModel",
     "NotFinite",
     "NotMeasurable",
     "NothingFits",

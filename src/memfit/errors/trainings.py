@@ -111,3 +111,16 @@ class TornUpdate(MemfitError):
             "The weights belong to two different steps.",
             suggestion="load the last checkpoint; a larger limit leaves room for the update",
         )
+
+
+class NotAModel(MemfitError, TypeError):
+    """Something else than a Keras model; nothing has been let go of."""
+
+    def __init__(self, received: object) -> None:
+        self.received_type = type(received).__name__
+        super().__init__(
+            "only a Keras model can be released.",
+            "Expected: a keras.Model",
+            f"Received: {self.received_type}",
+            suggestion="memfit.release(model)",
+        )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
-import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from memfit.sources import is_library, shown_line
+
 _BACKWARD = "gradient_tape/"
 _TRACING = os.fspath(Path(__file__).parent) + os.sep
-_PACKAGES = ("tensorflow", "keras", "memfit", "numpy")
-_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class Frame(Protocol):
@@ -110,35 +107,9 @@ def users_line(traceback: Sequence[Frame]) -> str:
     for frame in reversed(traceback):
         if frame.filename.startswith(_TRACING):
             break
-        if not _is_library(frame.filename):
-            return f"{_shown(Path(frame.filename))}:{frame.lineno}"
+        if not is_library(frame.filename):
+            return shown_line(frame.filename, frame.lineno)
     return ""
-
-
-@functools.cache
-def _is_library(filename: str) -> bool:
-    """Whether a file is Python's own or was installed, also where that is a link to somewhere else."""
-    if filename.startswith("<"):
-        return True
-    paths = (Path(filename), Path(filename).resolve())
-    return any(
-        not _INSTALLED.isdisjoint(path.parts) or any(map(path.is_relative_to, _library_folders()))
-        for path in paths
-    )
-
-
-@functools.cache
-def _library_folders() -> tuple[Path, ...]:
-    specs = map(importlib.util.find_spec, _PACKAGES)
-    packages = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
-    folders = map(Path, [*packages, *map(sysconfig.get_path, _LIBRARIES)])
-    return tuple({path for folder in folders for path in (folder, folder.resolve())})
-
-
-def _shown(file: Path) -> Path:
-    """As short as a reader can tell it from others: below the current folder, or with the one it is in."""
-    here, file = Path.cwd(), file.resolve()
-    return file.relative_to(here) if file.is_relative_to(here) else Path(*file.parts[-2:])
 
 
 def _scope(name: str) -> str:

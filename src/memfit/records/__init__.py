@@ -33,6 +33,7 @@ from memfit.records.programs import (
 )
 from memfit.records.runs import Demo, DemoRow, MicroBatchChange, OutOfMemory, Run, SurvivedOOM
 from memfit.records.supervised import Attempt, SupervisedRun, SupervisedTraining
+from memfit.records.watches import Leak, Leaked, Reading
 
 __all__ = [
     "SEVERITIES",
@@ -61,6 +62,8 @@ __all__ = [
     "LayerCall",
     "LayerGraph",
     "LayerTensor",
+    "Leak",
+    "Leaked",
     "Lever",
     "Lint",
     "LintFinding",
@@ -79,6 +82,7 @@ __all__ = [
     "Probe",
     "Program",
     "ProgramVariable",
+    "Reading",
     "Remedy",
     "Run",
     "Severity",

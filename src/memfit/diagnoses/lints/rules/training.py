@@ -36,9 +36,10 @@ def loss_not_scaled(values: Values) -> Iterator[Hit]:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if method in ("get_scaled_loss", "get_unscaled_gradients") and not _is_legacy(module, call):
             yield Hit(call, f"{method}() is gone in Keras 3")
-        elif method in ("apply_gradients", "apply") and _is_unscaled(module, call):
-            if any(_is_set_for(module, setter, call) for setter in setters):
-                yield Hit(call, "gradients are applied without scale_loss()")
+            continue
+        is_half = any(_is_set_for(module, setter, call) for setter in setters)
+        if is_half and method in ("apply_gradients", "apply") and _is_unscaled(module, call):
+            yield Hit(call, "gradients are applied without scale_loss()")
 
 
 def _is_set_for(module: Module, setter: ast.Call, call: ast.Call) -> bool:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
-import operator
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from memfit import devices
 from memfit.devices import find_budget, limit, load_keras
-from memfit.errors import DoesNotFit, InvalidBatchSize, InvalidMicroBatchSize, MemfitError
-from memfit.garbage import no_collection
-from memfit.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Probe, Program, Run
+from memfit.errors import InvalidBatchSize, MemfitError
+from memfit.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Run
+from memfit.samples import checked_micro_batch_size, checked_samples
 from memfit.units import format_size, parse_size
 from memfit.version import __version__
 
 logger = logging.getLogger("memfit")
 
 __all__ = [
-    "check_fits",
     "diagnose",
     "estimate",
-    "estimate_series",
     "examine",
     "fit",
-    "largest_batch",
     "limit",
     "plan",
     "protect",
@@ -145,7 +139,7 @@ def step(
     load_keras()
     from memfit.runs.loops import LoopStep
 
-    size = _checked_micro_batch_size(micro_batch_size)
+    size = checked_micro_batch_size(micro_batch_size)
     in_effect = _budget_in_effect(budget)
     return LoopStep(loss_function, optimizer, list(variables), budget=in_effect, micro_batch_size=size)
 
@@ -234,7 +228,7 @@ def plan(
     >>> plan.chosen.micro_batch_size, plan.chosen.relative_time
     (32, 1.02)
     """
-    size = 0 if batch_size == "auto" else _checked_samples(batch_size, InvalidBatchSize)
+    size = 0 if batch_size == "auto" else checked_samples(batch_size, InvalidBatchSize)
     budget_bytes = parse_size(budget, "budget") if budget is not None else find_budget(None).budget_bytes
     load_keras()
     from memfit.planning.fingerprints import structure_of
@@ -276,125 +270,10 @@ def estimate(
     604110848
     """
     how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
+    from memfit.estimating import estimate_series
+
     (one,) = estimate_series(model, [batch_size], data=data, budget=budget, **how)
     return one
-
-
-def estimate_series(
-    model: Any,
-    batch_sizes: Iterable[SupportsIndex],
-    *,
-    data: Any = None,
-    budget: str | SupportsIndex | None = None,
-    micro_batch_size: SupportsIndex | None = None,
-    call: Call = "fit",
-    probe: bool | None = None,
-) -> Iterator[Estimate]:
-    """The same for several batch sizes, with one trace where that is possible."""
-    sizes = [_checked_samples(size, InvalidBatchSize) for size in batch_sizes]
-    budget_bytes = None if budget is None else parse_size(budget, "budget")
-    micro_batch_size = _checked_micro_batch_size(micro_batch_size)
-    estimator = _Estimator(model, data, micro_batch_size=micro_batch_size, call=call, probe=probe)
-    for size in sizes:
-        yield estimator.at(size, budget_bytes)
-
-
-class _Estimator:
-    """A model, traced once, and what it needs at any batch size."""
-
-    def __init__(self, model: Any, data: Any, *, probe: bool | None, **how: Any) -> None:
-        load_keras()
-        from memfit.foresight import foresee
-
-        self._foresight = foresee(model, data, **how)
-        self._probe = probe
-        self._probes: dict[bool, Probe] = {}  # of batches that are split, and of others
-
-    def at(self, batch_size: int, budget_bytes: int | None = None) -> Estimate:
-        from memfit.estimates.limits import fits
-        from memfit.estimates.peaks import estimate
-
-        began = time.perf_counter()
-        with no_collection():
-            program, probed = self._program_at(batch_size)
-            found = dataclasses.replace(estimate(program), probed=probed)
-            if budget_bytes is not None:
-                fit = fits(program, found, budget_bytes)
-                found = dataclasses.replace(found, budget_bytes=budget_bytes, fits=fit)
-        return dataclasses.replace(found, seconds=time.perf_counter() - began)
-
-    def _program_at(self, batch_size: int) -> tuple[Program, bool]:
-        """What a step does, and whether a probe has said what its kernels need."""
-        from memfit.estimates.calibrations import calibrate, unknown_kinds
-
-        program = self._foresight.at(batch_size)
-        wanted = bool(unknown_kinds(program)) if self._probe is None else self._probe
-        if not wanted:
-            return program, False
-        if program.method == "xla":
-            note = "nothing was probed: XLA itself has laid out the memory"
-            return dataclasses.replace(program, left_out=(*program.left_out, note)), False
-        split = self._foresight.splits(batch_size)
-        if split not in self._probes:
-            self._probes[split] = self._foresight.probe(batch_size)
-        return calibrate(program, self._probes[split]), True
-
-
-def largest_batch(
-    model: Any,
-    budget: str | SupportsIndex,
-    *,
-    data: Any = None,
-    micro_batch_size: SupportsIndex | None = None,
-    call: Call = "fit",
-    probe: bool | None = None,
-    on_size: Callable[[int], None] = lambda size: None,
-) -> Estimate:
-    """The largest batch that fits a budget for sure; it may be that of another machine.
-
-    `on_size` is told each batch size that is tried. Each takes seconds; few are needed.
-
-    >>> memfit.api.largest_batch(model, "2GiB").batch_size
-    209
-    """
-    from memfit.plans.batches import largest_batch_size
-
-    budget_bytes = parse_size(budget, "budget")
-    micro_batch_size = _checked_micro_batch_size(micro_batch_size)
-    estimator = _Estimator(model, data, micro_batch_size=micro_batch_size, call=call, probe=probe)
-    found: dict[int, Estimate] = {}
-
-    def needed_bytes(size: int) -> int:
-        on_size(size)
-        found[size] = estimator.at(size, budget_bytes)
-        if found[size].fits == "for sure":
-            return min(found[size].safe_bytes, budget_bytes)
-        return max(found[size].safe_bytes, budget_bytes + 1)
-
-    size = largest_batch_size(needed_bytes, budget_bytes)
-    if size == 0:
-        enough = f"a budget of {-(-found[1].safe_bytes >> 20)}MiB"
-        check_fits(found[1], suggestion=f"{enough}; memfit.remat(model) may need less")
-    return found[size]
-
-
-def check_fits(found: Estimate, *, suggestion: str) -> None:
-    """Raise DoesNotFit unless an estimate is within its budget for sure."""
-    if found.budget_bytes is None or found.fits == "for sure":
-        return
-    parts = dataclasses.asdict(found.parts)
-    most = sorted(parts, key=lambda name: -parts[name])[:3]
-    named = {name.removesuffix("_bytes"): parts.pop(name) for name in most}
-    named["other"] = sum(parts.values())
-    listed = ", ".join(f"{name} {format_size(size)}" for name, size in named.items())
-    gaps = " and what gaps in the pool take" if found.safe_bytes <= found.budget_bytes else ""
-    raise DoesNotFit(
-        f"training needs up to {format_size(found.safe_bytes)}{gaps} at batch_size={found.batch_size}; "
-        f"the budget is {format_size(found.budget_bytes)}.",
-        f"{listed} (estimated)",
-        suggestion=suggestion,
-        limit_bytes=found.budget_bytes,
-    )
 
 
 def diagnose(what: BaseException | str | bytes | Path | Run) -> Diagnosis:
@@ -420,22 +299,7 @@ def _micro_batches(size: SupportsIndex | Run | None) -> dict[str, Any]:
     """Where to start, or which run to repeat."""
     if isinstance(size, Run):
         return {"micro_batch_size": None, "replay": size.micro_batches}
-    return {"micro_batch_size": _checked_micro_batch_size(size), "replay": ()}
-
-
-def _checked_micro_batch_size(size: SupportsIndex | None) -> int | None:
-    return None if size is None else _checked_samples(size, InvalidMicroBatchSize)
-
-
-def _checked_samples(size: SupportsIndex, error: Callable[[object], MemfitError]) -> int:
-    """A number of samples, or an error."""
-    try:
-        number = operator.index(size)
-    except TypeError:
-        number = 0
-    if isinstance(size, bool) or number < 1:
-        raise error(size)
-    return number
+    return {"micro_batch_size": checked_micro_batch_size(size), "replay": ()}
 
 
 def _say_what_stands_behind(budget: Budget) -> None:

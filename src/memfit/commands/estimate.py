@@ -92,7 +92,7 @@ def _sizes(batch: str | None, budget: str | None, *, largest: bool) -> list[int]
 def _estimate(
     model: Any, sizes: list[int], budget_bytes: int | None, tell: Callable[[str], None], **how: Any
 ) -> Estimate | Estimates:
-    from memfit.api import estimate_series, largest_batch
+    from memfit.estimating import estimate_series, largest_batch
     from memfit.records import Estimates
 
     def tell_size(size: int) -> None:
@@ -109,7 +109,7 @@ def _estimate(
 
 
 def _check_fits(record: Estimate | Estimates, *, instead: str) -> None:
-    from memfit.api import check_fits
+    from memfit.estimating import check_fits
     from memfit.records import Estimate
 
     found = (record,) if isinstance(record, Estimate) else record.estimates

@@ -21,7 +21,7 @@ _MEANINGS: dict[Cause, str] = {
     "leak": "memory that is kept from step to step",
     "one_replica": "one device of several",
     "not_an_oom": "memory did not run out",
-    "unknown": "memory ran out; why is not known",
+    "unknown": "the log does not say why",
 }
 _MOST_LINES = 8
 _WHERE = re.compile(r"^(?:[IWEF]\d{4} \S+ \d+|\S+ \S+ [IWEF]) \S+\.(?:cc|h):\d+\] ")  # in TensorFlow's source

@@ -7,6 +7,17 @@ import pytest
 from diagnoses.lints.linted import rules_in
 
 CLEAN = {
+    "the arrays of a file": """
+        import numpy as np
+
+        def read(file):
+            found = []
+            while True:
+                try:
+                    found.append(np.load(file))
+                except ValueError:
+                    return found
+    """,
     "a policy of another test": """
         import keras
         import tensorflow as tf

@@ -18,8 +18,10 @@ def images_in_a_list(values: Values) -> Iterator[Hit]:
         return  # pictures for something else than training
     for name, calls in module.appends.items():
         for call in calls:
-            if values.kind(call.args[0]) in ("image", "array") and _gathers_all(module, name, call):
-                yield Hit(call, name, is_sure=_is_stacked(values, name, call))
+            kind, stacked = values.kind(call.args[0]), _is_stacked(values, name, call)
+            # A list of arrays that stay apart may be anything, such as the weights of a file.
+            if (kind == "image" or (kind == "array" and stacked)) and _gathers_all(module, name, call):
+                yield Hit(call, name, is_sure=stacked)
     for comprehension in module.all(ast.ListComp):
         over = comprehension.generators[0].iter
         if (

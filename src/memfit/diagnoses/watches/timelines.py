@@ -78,7 +78,7 @@ class Timeline:
         self._spent += seconds
         lasted = self.lasted()
         due = (self._spent - _FREE_SECONDS) / _READ_SHARE - lasted
-        wanted = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, lasted / 200))
+        wanted = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, lasted / 80))
         self.interval_seconds = min(_LONGEST_WAIT_SECONDS, max(wanted, due))
 
     def _device_bytes(self) -> int | None:

@@ -1,10 +1,11 @@
-"""Python's garbage collector, and when it waits."""
+"""Python's garbage collector and when it waits, and memory that nobody uses any more."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -21,3 +22,9 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def return_free_memory() -> None:
+    """Have the C library give what is free back to the system; where it cannot, it stays free."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

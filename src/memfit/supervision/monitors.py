@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import sys
 import threading
 import time
 from contextlib import suppress
 
+from memfit.garbage import return_free_memory
 from memfit.supervision.desks import Desk, tell
 from memfit.supervision.readings import host_reading
 from memfit.units import format_size
@@ -52,9 +51,7 @@ class Monitor:
     def _make_room(self, reading: dict[str, int]) -> None:
         self._desk.writer.pace.ask()
         gc.collect()
-        if sys.platform.startswith("linux"):
-            with suppress(OSError, AttributeError):
-                ctypes.CDLL(None).malloc_trim(0)
+        return_free_memory()
         left, total = (format_size(reading[name]) for name in ("available_bytes", "total_bytes"))
         self._desk.journal.write("scarce", **reading)
         tell(

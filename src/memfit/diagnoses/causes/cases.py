@@ -41,6 +41,12 @@ class Case:
         return None if self.failure is None else self.failure.requested_bytes
 
     @property
+    def stats(self) -> tuple[Evidence, ...]:
+        """The line in which the allocator sums up its pool, where there is one."""
+        found = None if self.dump is None else self.dump.stats_evidence
+        return () if found is None else (found,)
+
+    @property
     def frames(self) -> tuple[Frame, ...]:
         """The frames of the traceback."""
         return tuple(self.traceback.frames) if self.traceback else ()

@@ -81,15 +81,10 @@ def _others_in_pool(case: Case) -> Iterator[Finding]:
             f"{format_size(request)} failed with only {format_size(dump.used_bytes)} of "
             f"{format_size(dump.whole_bytes)} in use here: the rest was not there to be had"
         )
-        yield Finding("device_taken", 2.9, words, (failures[-1].evidence, *_stats(case)))
+        yield Finding("device_taken", 2.9, words, (failures[-1].evidence, *case.stats))
     elif dump.whole_bytes < _SMALL_BYTES and request < _SMALL_BYTES and case.failed("driver"):
         words = f"all that there was for this process is {format_size(dump.whole_bytes)}"
-        yield Finding("device_taken", 2.9, words, tuple(_stats(case)))
-
-
-def _stats(case: Case) -> Iterator[Evidence]:
-    if case.dump is not None and case.dump.stats_evidence is not None:
-        yield case.dump.stats_evidence
+        yield Finding("device_taken", 2.9, words, case.stats)
 
 
 def _second_framework(case: Case) -> Iterator[Finding]:

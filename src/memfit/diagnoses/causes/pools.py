@@ -38,7 +38,7 @@ def find_gaps(case: Case) -> Iterator[Finding]:
     if share is not None:
         words += f"; only {share:.0%} were in use" if strength > 2 else f"; {share:.0%} were in use"
     quote = Evidence(line, quoted(clean(raw), "of size"))
-    yield Finding("fragmentation", strength, words, (quote, *_stats(dump)), dump.unused_bytes)
+    yield Finding("fragmentation", strength, words, (quote, *case.stats), dump.unused_bytes)
 
 
 def find_large_chunks(case: Case) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def find_growth(case: Case) -> Iterator[Finding]:
     if len(used) >= 3 and all(before < after for before, after in itertools.pairwise(used)):
         grew = f"{format_size(used[0])} to {format_size(used[-1])}"
         words = f"what is in use grew from {grew} over {len(used)} dumps"
-        yield Finding("leak", 2.7, words, tuple(_stats(case.dump)) if case.dump else ())
+        yield Finding("leak", 2.7, words, case.stats)
     readings = list(case.facts.readings)
     if case.facts.rising >= 4 and readings[-1].size_bytes > 1.2 * readings[0].size_bytes:
         first, last = readings[0], readings[-1]
@@ -173,9 +173,4 @@ def find_full_pool(case: Case) -> Iterator[Finding]:
         return
     if dump.share >= _FULL or (case.request_bytes or 0) > dump.unused_bytes:
         words = f"{format_size(dump.used_bytes)} of {format_size(dump.whole_bytes)} are in use"
-        yield Finding("activations", 1.4, words, tuple(_stats(dump)))
-
-
-def _stats(dump: Dump) -> Iterator[Evidence]:
-    if dump.stats_evidence is not None:
-        yield dump.stats_evidence
+        yield Finding("activations", 1.4, words, case.stats)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from contextlib import suppress
 from typing import Any
 
 import keras
 
 from memfit.diagnoses.watches import internals
 from memfit.errors import NotAModel
+from memfit.garbage import return_free_memory
 from memfit.models.internals import backing_variable, optimizer_variables
 
 _TRACED = ("train_function", "test_function", "predict_function")
@@ -34,7 +33,7 @@ def release_model(model: Any) -> None:
     gc.collect()
     if not any(map(internals.draws_numbers, _graphs())):
         internals.forget_kernels()
-    _give_back_memory()
+    return_free_memory()
 
 
 def _variables(model: Any) -> dict[int, Any]:
@@ -54,9 +53,3 @@ def _forget_training(model: Any) -> None:
     for name in _TRACED:
         setattr(model, name, None)
     internals.uncompile(model)
-
-
-def _give_back_memory() -> None:
-    """Have the C library return what is free to the system; where it cannot, it stays free."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)

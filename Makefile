@@ -33,10 +33,11 @@ format: $(READY)  ## Format the code and mend what ruff can
 
 bench: $(READY)  ## Run one benchmark: make bench NAME=startup
 	@test -n "$(NAME)" || { echo "Try: make bench NAME=$$(ls benchmarks/[a-z]*.py | xargs -n1 basename | sed 's/\.py$$//' | head -n 1)"; exit 2; }
+	$(BIN)/python benchmarks/_environment.py $(NAME)
 	$(BIN)/python benchmarks/$(NAME).py
 
 clean:  ## Remove the virtual environment and all caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

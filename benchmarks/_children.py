@@ -7,7 +7,7 @@ from typing import Any
 
 from _processes import QUIET
 
-from memfit.devices import run_in_child
+from memfit.machine import run_in_child
 
 
 def in_child(function: Callable[..., Any], limit_bytes: int, **arguments: Any) -> Any:

@@ -1,6 +1,6 @@
 """Ways to feed images to training, as people write them by hand, and memfit's.
 
-Each is a function of the path that gives batches of 32 in random order: float32 of JPEGs and TFRecords,
+Each is a function of the path that gives batches of 32 in random order: float32 of images and TFRecords,
 since `image_dataset_from_directory` knows nothing else, and uint8 of HDF5 and arrays, as they are kept.
 """
 
@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _data_sets import IMAGE_BYTES, PIXELS
+from _data_sets import BATCH_SIZE, IMAGE_BYTES, MIXED, PIXELS
+from _mixed_methods import MIXED_METHODS
 from _pulls import Batches, Use, pull
 
-BATCH_SIZE = 32
 DTYPES = {"jpeg": "float32", "tfrecord": "float32", "hdf5": "uint8", "gzip": "uint8", "memmap": "uint8"}
+DTYPES |= dict.fromkeys(MIXED, "float32")
 RECORDS_SHUFFLED = 4096  # encoded, which is 40 MB
 THREADS = 4
 BUDGETS = {"256MiB": 256 << 20, "1GiB": 1 << 30}
-MEASURED_ONCE = "array"  # it takes long to begin
+MEASURED_ONCE = ("array", "generator", "grain")  # they take long to begin, or are never the fastest
 PATIENCE_SECONDS = 300
 
 Method = Callable[[Path], Batches]
@@ -33,21 +34,25 @@ def measure(kind: str, name: str, path: Path, seconds: float, is_training: bool)
 
     signal.alarm(PATIENCE_SECONDS)  # no method may keep the others waiting
     tf.reduce_sum(tf.random.uniform((8, 8))).numpy()  # the runtime starts with the first operation
-    use = _trainer(DTYPES[kind]) if is_training else None
+    use = _trainer(DTYPES[kind], _side(kind)) if is_training else None
     found = pull(lambda: METHODS[kind][name](path), seconds, use)
-    wanted = {"dtype": DTYPES[kind], "shape": [BATCH_SIZE, PIXELS, PIXELS, 3]}
+    wanted = {"dtype": DTYPES[kind], "shape": [BATCH_SIZE, _side(kind), _side(kind), 3]}
     given = {key: found.pop(key) for key in wanted}
     if given != wanted:
         raise RuntimeError(f"expected batches of {wanted}, received {given}")
     return found
 
 
-def _trainer(dtype: str) -> Use:
+def _side(kind: str) -> int:
+    return MIXED[kind].size if kind in MIXED else PIXELS
+
+
+def _trainer(dtype: str, side: int) -> Use:
     """One step of a tiny autoencoder."""
     import keras
     from keras import layers
 
-    inputs = keras.Input((PIXELS, PIXELS, 3), dtype=dtype)
+    inputs = keras.Input((side, side, 3), dtype=dtype)
     x = wanted = layers.Rescaling(1 / 255)(inputs)
     x = layers.Conv2D(8, 5, strides=4, padding="same", activation="relu")(x)
     x = layers.Conv2DTranspose(3, 5, strides=4, padding="same", activation="sigmoid")(x)
@@ -377,3 +382,4 @@ METHODS: dict[str, dict[str, Method]] = {
         _array_by_memfit,
     ),
 }
+METHODS |= MIXED_METHODS

@@ -1,7 +1,8 @@
-"""Images of 160 pixels as people keep them: JPEGs, TFRecords, HDF5 and arrays, made from a few hundred.
+"""Images as people keep them: JPEGs, PNGs, TFRecords, HDF5 and arrays, made from a few hundred.
 
-The few are smooth noise, JPEGs of 8 to 12 KB; every data set repeats them, each time in files or rows of
-their own, so that the page cache has as much to hold as it would with real ones.
+The few are smooth noise, JPEGs of 160 pixels and 8 to 12 KB unless their sizes are mixed; every data set
+repeats them, each time in files or rows of their own, so that the page cache has as much to hold as it would
+with real ones.
 """
 
 from __future__ import annotations
@@ -10,15 +11,38 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 PIXELS = 160
+BATCH_SIZE = 32
 DISTINCT = 256
 IMAGE_BYTES = PIXELS * PIXELS * 3
 IN_FOLDER = 1000
 SHARDS = 16
 _BLOCK = 512
+
+
+@dataclass(frozen=True)
+class MixedSizes:
+    """A folder of images whose sides differ, all of them resized to one size."""
+
+    suffix: str
+    sides: tuple[int, int]  # the smallest and the largest
+    size: int  # what they become, each way
+    images: int
+    distinct: int = DISTINCT
+
+
+MIXED = {
+    "mixed-jpeg": MixedSizes("jpg", (120, 260), 128, 20_000),
+    "mixed-png": MixedSizes("png", (120, 260), 128, 6_000, 128),
+    "small-jpeg": MixedSizes("jpg", (24, 48), 32, 40_000),
+    "small-png": MixedSizes("png", (24, 48), 32, 40_000),
+    "large-jpeg": MixedSizes("jpg", (1500, 2500), 224, 400, 16),
+    "large-png": MixedSizes("png", (1500, 2500), 224, 80, 8),
+}
 _CELLS, _NOISE, _QUALITY = 20, 8.0, 85
 
 
@@ -37,6 +61,23 @@ def make_pool(folder: Path) -> None:
         image.save(folder / f"{number:03}.jpg", quality=_QUALITY)
 
 
+def _mixed_pool(kind: MixedSizes) -> list[bytes]:
+    """Images of mixed sizes, encoded."""
+    import numpy as np
+    from PIL import Image
+
+    random, found = np.random.default_rng(0), []
+    for height, width in random.integers(kind.sides[0], kind.sides[1] + 1, (kind.distinct, 2)).tolist():
+        cells = random.integers(0, 256, (_CELLS, _CELLS, 3), np.uint8)
+        smooth = Image.fromarray(cells).resize((width, height), Image.Resampling.BICUBIC)
+        noisy = np.asarray(smooth) + random.normal(0, _NOISE, (height, width, 3))
+        file = io.BytesIO()
+        image = Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
+        image.save(file, "JPEG" if kind.suffix == "jpg" else "PNG", quality=_QUALITY)
+        found.append(file.getvalue())
+    return found
+
+
 def read_pool(folder: Path) -> list[bytes]:
     """The few images, encoded."""
     return [path.read_bytes() for path in sorted(folder.iterdir())]
@@ -44,7 +85,10 @@ def read_pool(folder: Path) -> list[bytes]:
 
 def make(kind: str, pool: Path, path: Path, images: int) -> int:
     """Write a data set of so many images to a path, down to the disk; how many bytes it has."""
-    _MAKERS[kind](read_pool(pool), path, images)
+    if kind in MIXED:
+        _make_files(_mixed_pool(MIXED[kind]), path, images, MIXED[kind].suffix)
+    else:
+        _MAKERS[kind](read_pool(pool), path, images)
     os.sync()  # or it would be written while others are measured
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
@@ -65,12 +109,12 @@ def _blocks(pool: Any, images: int) -> Iterator[tuple[int, Any]]:
         yield begin, pool[np.arange(begin, min(begin + _BLOCK, images)) % len(pool)]
 
 
-def _make_jpegs(pool: list[bytes], path: Path, images: int) -> None:
+def _make_files(pool: list[bytes], path: Path, images: int, suffix: str = "jpg") -> None:
     for number in range(images):
         folder = path / f"{number // IN_FOLDER:03}"
         if number % IN_FOLDER == 0:
             folder.mkdir(parents=True)
-        (folder / f"{number:06}.jpg").write_bytes(pool[number % len(pool)])
+        (folder / f"{number:06}.{suffix}").write_bytes(pool[number % len(pool)])
 
 
 def _make_records(pool: list[bytes], path: Path, images: int) -> None:
@@ -121,10 +165,11 @@ def _make_array(pool: list[bytes], path: Path, images: int) -> None:
 
 
 _MAKERS: dict[str, Callable[[list[bytes], Path, int], None]] = {
-    "jpeg": _make_jpegs,
+    "jpeg": _make_files,
     "tfrecord": _make_records,
     "hdf5": _make_hdf5,
     "gzip": _make_gzip,
     "memmap": _make_array,
 }
 FILES = {"jpeg": "jpegs", "tfrecord": "records", "hdf5": "x.h5", "gzip": "gzip.h5", "memmap": "x.npy"}
+FILES |= {kind: kind for kind in MIXED}

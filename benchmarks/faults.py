@@ -16,7 +16,7 @@ from _results import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from runs.faults import MATRIX, problems
+from guarding.faults import MATRIX, problems
 
 PROGRESS = Path(__file__).parent / "results" / "faults.partial.json"
 WORKERS = 3

@@ -28,19 +28,18 @@ MODELS = (
 
 def said(case: Case, limits: list[int]) -> list[str]:
     """What memfit says beforehand, of one trace."""
-    from memfit.estimates.limits import fits
-    from memfit.estimates.peaks import estimate
-    from memfit.foresight import foresee
+    from memfit.estimating.simulator.peaks import estimate, fits
+    from memfit.estimating.step_program import step_program
 
     model, batch = model_of(case)
-    program = foresee(model, batch(2)).at(case.batch_size)
+    program = step_program(model, batch(2)).at(case.batch_size)
     found = estimate(program)
     return [fits(program, found, limit) for limit in limits]
 
 
 def train(case: Case) -> bool:
     """Whether some steps go through; whatever limit there is was set before."""
-    from memfit.devices import is_oom
+    from memfit.machine import is_oom
 
     try:
         model, batch = model_of(case)

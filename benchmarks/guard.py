@@ -114,7 +114,7 @@ def measure(kind: str) -> dict[str, Any]:
     """All figures of one model."""
     import logging
 
-    from memfit.runs.waybacks import reserve_bytes
+    from memfit.guarding.step.rollback import reserve_bytes
 
     logging.getLogger("memfit").setLevel(logging.ERROR)
     models = {}
@@ -156,8 +156,8 @@ def stepper(
     model: Any, data: Any, guards: ExitStack | None = None, micro_batch_size: int | None = None
 ) -> Callable[[], Any]:
     """One step of what `fit` would run, plain or (with `guards`, which keep it open) guarded."""
-    from memfit.devices import find_budget
-    from memfit.runs.protections import Protection
+    from memfit.guarding.protection import Protection
+    from memfit.machine import find_budget
 
     if guards is not None:
         protection = Protection(model, budget=find_budget(), micro_batch_size=micro_batch_size)

@@ -19,8 +19,8 @@ from typing import Any
 from _docstrings import write_examples
 from _results import read_figures, write_results
 
-from memfit.diagnoses.lints.linting import lint
-from memfit.records import LintFinding
+from memfit.core.records import LintFinding
+from memfit.linting.lint_files import lint
 
 ROOT = Path(__file__).parent.parent
 SAMPLE, SEED = 30, 9

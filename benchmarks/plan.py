@@ -140,7 +140,7 @@ def attempt(function: Callable[..., Row], *arguments: Any, limit_bytes: int) -> 
 
 def _attempt(function: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     import memfit
-    from memfit.devices import is_oom
+    from memfit.machine import is_oom
 
     logging.getLogger("memfit").setLevel(logging.ERROR)
     try:
@@ -221,14 +221,14 @@ def _planned(plan: Any) -> Row | None:
 
 def planning_seconds(name: str, budget_bytes: int, home: str) -> float:
     """How long a start takes to plan, with whatever the cache holds."""
-    from memfit.planning.fits import plan_for_fit
-    from memfit.planning.wishes import Leave
+    from memfit.planning.planned_fit import plan_for_fit
+    from memfit.planning.request import AllowedLevers
 
     os.environ["MEMFIT_HOME"] = home
     model, samples = compiled(name)
     x, y = samples(BATCHES * SIZES[name])
     began = time.perf_counter()
-    plan_for_fit(model, {"x": x, "y": y, "batch_size": SIZES[name]}, budget_bytes, Leave())
+    plan_for_fit(model, {"x": x, "y": y, "batch_size": SIZES[name]}, budget_bytes, AllowedLevers())
     return round(time.perf_counter() - began, 3)
 
 
@@ -244,9 +244,9 @@ def _levels(name: str) -> dict[str, Any]:
     import keras
     import tensorflow as tf
 
-    from memfit.plans.cuts import CutSearch
-    from memfit.programs.layers import layer_graph
-    from memfit.rematerialise import cuts_of
+    from memfit.graph.layer_costs import layer_graph
+    from memfit.rematerialising.cut_search import CutSearch
+    from memfit.rematerialising.rematerialise import cuts_of
 
     model, _ = compiled(name)
     inputs = keras.tree.flatten(model.input)
@@ -261,7 +261,7 @@ def _levels(name: str) -> dict[str, Any]:
 def train_configuration(name: str, cuts: Any, micro_batch_size: int) -> Row:
     """Train in one way that the oracle knows; after an OOM in the first step, no further."""
     import memfit
-    from memfit.rematerialise import apply_cuts
+    from memfit.rematerialising.rematerialise import apply_cuts
 
     model, samples = compiled(name)
     size = SIZES[name]

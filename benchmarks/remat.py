@@ -136,7 +136,7 @@ def _same_state(plain: Side, ours: Side) -> bool:
 
 def _halfway(name: str, plain: Side, ours: Side) -> dict[str, Any]:
     """The same with a budget between the plain peak and the smallest: how much of the extra time is left."""
-    from memfit.rematerialise import base_bytes
+    from memfit.rematerialising.rematerialise import base_bytes
 
     assert ours.handle is not None
     base = base_bytes(ours.model, batch_size_of(name))
@@ -166,7 +166,7 @@ def _temporary_bytes(name: str, *, remat: bool) -> int:
     import tensorflow as tf
 
     import memfit
-    from memfit.programs.internals import buffers_of
+    from memfit.private.tensorflow.graph_defs import buffers_of
 
     model, loss = build(name)
     model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=True)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import forks
-from memfit.devices import readings
+from memfit.machine import readings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what is in the background so, and every process that a test interrupts would inherit it.

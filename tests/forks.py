@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from memfit.errors import ChildFailed
+from memfit.core.errors import ChildFailed
 
 _SECONDS = 600  # no test takes as long
 # A process that runs out of memory waits ten seconds each time, but not many times in a row.
@@ -174,10 +174,10 @@ def _fork_on_request(connection: socket.socket) -> None:
 
 
 def _answer() -> None:
-    from memfit.devices import child
+    from memfit.machine import child_main
 
     try:
-        child.main()
+        child_main.main()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forks import run_in_fork
-from memfit.units import parse_size
+from memfit.core.units import parse_size
 
 # Warnings are errors in children too, where they come from memfit's own modules.
 warnings.filterwarnings("error", module=r"memfit\b")
@@ -22,7 +22,8 @@ QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
+    # TensorFlow's own kernels, whatever the CPU; MEMFIT_TEST_ONEDNN=1 runs the same tests with oneDNN.
+    "TF_ENABLE_ONEDNN_OPTS": os.environ.get("MEMFIT_TEST_ONEDNN", "0"),
     # What is tested here is tested in children too, also where another checkout is installed.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }

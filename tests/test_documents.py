@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demos.test_mainjob import DEMO
-from diagnoses.written import ACTIVATIONS
+from demo.test_main_job import DEMO
+from diagnosing.written_logs import ACTIVATIONS
 from limited import QUIET, run_limited
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +112,7 @@ def test_lints(command: str) -> None:
 
 
 def _call(folder: str, arguments: list[str]) -> None:
-    from memfit.commands.main import run
+    from memfit.cli.main import run
 
     os.chdir(folder)
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):  # noqa: PTH123

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import memfit
-from memfit.version import __version__
+from memfit.core.version import __version__
 
 
 def test_public_names_are_pinned() -> None:
@@ -72,10 +72,12 @@ def test_diagnosing_a_log_does_not_need_tensorflow() -> None:
 
 def test_help_and_version_are_light() -> None:
     for option in ("--help", "--version"):
-        code = f"from memfit.commands.main import run; assert run([{option!r}]) == 0"
+        code = f"from memfit.cli.main import run; assert run([{option!r}]) == 0"
         assert not {"tensorflow", "keras", "numpy", "rich", "psutil"} & _loaded_after(code)
 
 
 def test_devices_and_reports_do_not_need_tensorflow() -> None:
-    loaded = _loaded_after("import memfit.api, memfit.devices, memfit.demos.mainjob, memfit.reports.demos")
+    loaded = _loaded_after(
+        "import memfit.api, memfit.devices, memfit.demo.main_job, memfit.reports.demo_text"
+    )
     assert not {"tensorflow", "keras"} & loaded

@@ -19,13 +19,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from memfit.version import __version__
+from memfit.core.version import __version__
 
 if TYPE_CHECKING:
-    from memfit import data, devices, errors
     from memfit.api import diagnose, estimate, fit, limit, plan, protect, release, remat, step, watch
-    from memfit.errors import MemfitError
-    from memfit.records import Budget, Diagnosis, Estimate, Plan, Run
+    from memfit.core.errors import MemfitError
+    from memfit.core.records import Budget, Diagnosis, Estimate, Plan, Run
 
 __all__ = [
     "Budget",

@@ -1,6 +1,6 @@
 """`python -m memfit` is `memfit`."""
 
-from memfit.commands import main
+from memfit.cli import main
 
 if __name__ == "__main__":
     main()

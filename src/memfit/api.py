@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-from memfit import devices
-from memfit.devices import find_budget, limit, load_keras
-from memfit.errors import InvalidBatchSize, MemfitError
-from memfit.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Run
-from memfit.samples import checked_micro_batch_size, checked_samples
-from memfit.units import format_size, parse_size
-from memfit.version import __version__
+from memfit import machine
+from memfit.core.errors import InvalidBatchSize, MemfitError
+from memfit.core.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Run
+from memfit.core.units import checked_micro_batch_size, checked_samples, format_size, parse_size
+from memfit.core.version import __version__
+from memfit.machine import find_budget, limit, load_keras
 
 logger = logging.getLogger("memfit")
 
@@ -59,38 +58,20 @@ def fit(
     16
     """
     load_keras()
-    from memfit.planning.fingerprints import check_plan
-    from memfit.planning.fits import Planned, plan_for_fit
-    from memfit.planning.wishes import check_used, leave_for
-    from memfit.runs.fits import fit_guarded
-    from memfit.runs.hosts import takes_batch_size
+    from memfit.guarding.fit_request import FitRequest
+    from memfit.planning.planned_fit import fit_planned
+    from memfit.planning.request import allowed_levers
 
-    given, in_effect = {"x": x, "y": y, **arguments}, _budget_in_effect(budget)
-    leave, start, notes = leave_for(allow, float32_layers), _micro_batches(micro_batch_size), []
-    is_to_be_planned = budget is not None and plan is None and micro_batch_size is None
-    check_used(leave, planned=is_to_be_planned)
-    if plan is not None:
-        check_plan(model, plan, given, in_effect.budget_bytes if budget is not None else None)
-        if takes_batch_size(x):
-            given["batch_size"] = plan.batch_size
-    elif is_to_be_planned:
-        plan, why_not = plan_for_fit(model, given, in_effect.budget_bytes, leave)
-        if plan is None:
-            notes.append(f"No plan was made: {why_not}. The guard alone sees to it.")
-    with Planned(model, plan, given) as planned:
-        if micro_batch_size is None:
-            start["micro_batch_size"] = planned.micro_batch_size
-        return fit_guarded(
-            model,
-            budget=in_effect,
-            plan=plan,
-            is_planned=micro_batch_size is None,
-            one_phase=planned.one_phase,
-            notes=(*notes, *planned.notes),
-            at_end=planned.keep,
-            **start,
-            arguments=given,
-        )
+    in_effect, allowed = _budget_in_effect(budget), allowed_levers(allow, float32_layers)
+    request = FitRequest(
+        model,
+        {"x": x, "y": y, **arguments},
+        in_effect,
+        plan,
+        is_planned=micro_batch_size is None,
+        **_micro_batches(micro_batch_size),
+    )
+    return fit_planned(request, allowed, has_budget=budget is not None)
 
 
 @contextlib.contextmanager
@@ -111,7 +92,7 @@ def protect(
     ()
     """
     load_keras()
-    from memfit.runs.protections import Protection
+    from memfit.guarding.protection import Protection
 
     protection = Protection(model, budget=_budget_in_effect(budget), **_micro_batches(micro_batch_size))
     with protection.attached_to_calls():
@@ -137,7 +118,7 @@ def step(
     ...     loss = step(x, y)
     """
     load_keras()
-    from memfit.runs.loops import LoopStep
+    from memfit.guarding.loop import LoopStep
 
     size = checked_micro_batch_size(micro_batch_size)
     in_effect = _budget_in_effect(budget)
@@ -163,7 +144,7 @@ def remat(
     ...     model.fit(x, y)
     """
     load_keras()
-    from memfit.rematerialise import rematerialise
+    from memfit.rematerialising.rematerialise import rematerialise
 
     budget_bytes = None if budget is None else find_budget(budget).budget_bytes
     return rematerialise(model, budget_bytes=budget_bytes, batch_size=batch_size, data=data, levels=levels)
@@ -182,7 +163,7 @@ def watch() -> Any:
     ['train.py:31']
     """
     load_keras()
-    from memfit.diagnoses.watches.callbacks import Watch
+    from memfit.watching.watch import Watch
 
     return Watch()
 
@@ -199,7 +180,7 @@ def release(model: Any) -> None:
     ...     memfit.release(model)
     """
     load_keras()
-    from memfit.diagnoses.watches.releasing import release_model
+    from memfit.watching.release import release_model
 
     release_model(model)
 
@@ -221,8 +202,8 @@ def plan(
     computing again comes first. On request also "precision", where layers compute in 16 bits, but for
     `float32_layers` and those that must not, and "xla", where XLA is switched on or off. `batch_size="auto"`
     looks for the batch with the best throughput that fits as a whole, and for the largest. `data` is as for
-    `memfit.estimate`. The model stays as it is; pass the plan to `memfit.fit`. `on_stage` is told what is
-    being done.
+    `memfit.estimate`. The model stays as it is; pass the plan to `memfit.fit`. `on_stage` is
+    called with what is being done.
 
     >>> plan = memfit.plan(model, batch_size=64, budget="400MiB")
     >>> plan.chosen.micro_batch_size, plan.chosen.relative_time
@@ -231,18 +212,12 @@ def plan(
     size = 0 if batch_size == "auto" else checked_samples(batch_size, InvalidBatchSize)
     budget_bytes = parse_size(budget, "budget") if budget is not None else find_budget(None).budget_bytes
     load_keras()
-    from memfit.planning.fingerprints import structure_of
-    from memfit.planning.largest import plan_batch
-    from memfit.planning.making import make_plan
-    from memfit.planning.memories import runs_that_matter
-    from memfit.planning.wishes import Wish, leave_for
+    from memfit.planning.make_plan import make_plan
+    from memfit.planning.request import PlanRequest, allowed_levers
 
-    leave = leave_for(allow, float32_layers)
-    wish = Wish(size, budget_bytes, leave.levers, data, leave.float32_layers)
-    if not size:
-        return plan_batch(model, wish, on_stage)
-    past = runs_that_matter(structure_of(model, wish), budget_bytes)
-    return make_plan(model, wish, on_stage, past=past)
+    allowed = allowed_levers(allow, float32_layers)
+    request = PlanRequest(size, budget_bytes, allowed.levers, data, allowed.float32_layers)
+    return make_plan(model, request, on_stage)
 
 
 def estimate(
@@ -255,7 +230,7 @@ def estimate(
     call: Call = "fit",
     probe: bool | None = None,
 ) -> Estimate:
-    """What a step of `model.fit` will need, known before it runs: nothing is computed, nothing changed.
+    """The memory that a step of `model.fit` will need, known before it runs: nothing is computed or changed.
 
     `data`, a batch, a dataset or specs, says what the model leaves open; else shapes and types come from the
     model and its loss. A model that is not compiled is taken as one with Adam and the mean squared error.
@@ -263,14 +238,14 @@ def estimate(
     micro-batch size, it is `memfit.fit`'s step on batches that are split. `call` is for `model.evaluate` or
     `model.predict` instead. In place of a model, what `memfit.step` returns, with data.
 
-    Where nobody knows what a kernel needs while it runs, it is run on a few samples in another process, which
+    Where the scratch of a kernel is unknown, the kernel is run on a few samples in another process, which
     takes seconds; `probe=True` does so in any case, `probe=False` never.
 
     >>> memfit.estimate(model, batch_size=64).peak_bytes
     604110848
     """
     how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
-    from memfit.estimating import estimate_series
+    from memfit.estimating.estimate_series import estimate_series
 
     (one,) = estimate_series(model, [batch_size], data=data, budget=budget, **how)
     return one
@@ -284,7 +259,7 @@ def diagnose(what: BaseException | str | bytes | Path | Run) -> Diagnosis:
     >>> memfit.diagnose(pathlib.Path("train.log")).cause
     'data_on_device'
     """
-    from memfit.diagnoses.making import diagnose_any
+    from memfit.diagnosing.diagnose_any import diagnose_any
 
     return diagnose_any(what)
 
@@ -296,7 +271,7 @@ def _budget_in_effect(budget: str | SupportsIndex | None) -> Budget:
 
 
 def _micro_batches(size: SupportsIndex | Run | None) -> dict[str, Any]:
-    """Where to start, or which run to repeat."""
+    """The micro-batch size to start with, or the micro-batch sizes of a run to repeat."""
     if isinstance(size, Run):
         return {"micro_batch_size": None, "replay": size.micro_batches}
     return {"micro_batch_size": checked_micro_batch_size(size), "replay": ()}
@@ -305,7 +280,7 @@ def _micro_batches(size: SupportsIndex | Run | None) -> dict[str, Any]:
 def _say_what_stands_behind(budget: Budget) -> None:
     """Say that nothing enforces the budget, where nothing does."""
     advice = f'Try: memfit.limit("{budget.budget_bytes >> 20}MiB") before the first op or model.'
-    if budget.limit_bytes is None and devices.first_device() == "CPU:0":
+    if budget.limit_bytes is None and machine.first_device() == "CPU:0":
         _warn_once("No limit is in force: when memory runs out, the system kills the process.", advice)
     elif budget.limit_bytes is not None and budget.budget_bytes < budget.limit_bytes:
         limit_text = format_size(budget.limit_bytes)
@@ -323,28 +298,28 @@ def _warn_once(fact: str, advice: str) -> None:
 
 
 def examine() -> Doctor:
-    """What `memfit doctor` shows: versions, devices, allocator, memory, and the budget that follows.
+    """The findings of `memfit doctor`: versions, devices, allocator, memory, and the budget that follows.
 
     Starts TensorFlow where it is installed and supported.
     """
-    packages = devices.find_packages()
+    packages = machine.find_packages()
     problems = [f"{package.name}: {package.warning}" for package in packages if package.warning]
     names: tuple[str, ...] = ()
     allocator = "unknown without TensorFlow"
     try:
-        tensorflow = devices.load_tensorflow()
+        tensorflow = machine.load_tensorflow()
     except MemfitError as error:
         problems.append(str(error).replace("\n ", ""))
     else:
         names = tuple(device.name for device in tensorflow.config.list_logical_devices())
-        allocator = devices.describe_allocator()
+        allocator = machine.describe_allocator()
     return Doctor(
         memfit_version=__version__,
         packages=packages,
         devices=names,
         allocator=allocator,
-        host=devices.host_memory(),
-        process_bytes=devices.process_bytes(),
+        host=machine.host_memory(),
+        process_bytes=machine.process_bytes(),
         budget=find_budget(),
         warnings=tuple(problems),
     )

@@ -16,7 +16,7 @@ MIB = 2**20
 def _sums() -> dict[str, Any]:
     import tensorflow as tf
 
-    from memfit.devices import device_memory, measure_peak
+    from memfit.machine import device_memory, measure_peak
 
     x, weights = tf.random.normal((1024, 1024)), tf.random.normal((16,))
 
@@ -58,7 +58,7 @@ def _tapes() -> dict[str, Any]:
     import keras
     import tensorflow as tf
 
-    from memfit.devices import device_memory
+    from memfit.machine import device_memory
 
     layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
     model, batch = keras.Sequential([keras.Input((64, 64, 3)), *layers]), tf.random.normal((32, 64, 64, 3))

@@ -12,16 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memfit.data.arrays import from_arrays
-    from memfit.data.checks import check
-    from memfit.data.explanations import explain
-    from memfit.data.generators import from_generator
-    from memfit.data.hdf5 import from_hdf5
-    from memfit.data.images import from_images
+    from memfit.data.formats.arrays import from_arrays
+    from memfit.data.formats.generators import from_generator
+    from memfit.data.formats.hdf5 import from_hdf5
+    from memfit.data.formats.images import from_images
+    from memfit.data.formats.parquet import from_parquet
+    from memfit.data.formats.tfrecords import from_tfrecords
+    from memfit.data.inspect.check import check
+    from memfit.data.inspect.explain import explain
     from memfit.data.packs.packing import pack
     from memfit.data.packs.verifying import verify_pack
-    from memfit.data.parquet import from_parquet
-    from memfit.data.tfrecords import from_tfrecords
 
 __all__ = [
     "check",
@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "check": "checks",
-    "explain": "explanations",
-    "from_arrays": "arrays",
-    "from_generator": "generators",
-    "from_hdf5": "hdf5",
-    "from_images": "images",
-    "from_parquet": "parquet",
-    "from_tfrecords": "tfrecords",
+    "check": "inspect.check",
+    "explain": "inspect.explain",
+    "from_arrays": "formats.arrays",
+    "from_generator": "formats.generators",
+    "from_hdf5": "formats.hdf5",
+    "from_images": "formats.images",
+    "from_parquet": "formats.parquet",
+    "from_tfrecords": "formats.tfrecords",
     "pack": "packs.packing",
     "verify_pack": "packs.verifying",
 }

@@ -1,1 +1,1 @@
-"""Model + budget -> Plan: one trace, a search over levers on it, and the winner traced for real."""
+"""`memfit.plan`: the fastest way to train within a budget."""

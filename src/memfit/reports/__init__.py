@@ -1,1 +1,1 @@
-"""record -> text, json: what people look at."""
+"""Record -> text."""

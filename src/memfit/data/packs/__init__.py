@@ -1,1 +1,1 @@
-"""Packs: a data set in a few large files that are read in one go, with checksums for each element."""
+"""`memfit.data.pack`: data sets in a few large files."""

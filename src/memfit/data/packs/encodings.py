@@ -1,4 +1,4 @@
-"""Elements as the bytes that a pack keeps: TensorFlow's examples, or plain rows on their way to HDF5."""
+"""Elements <-> the bytes that a pack keeps: TensorFlow's examples, or plain rows on their way to HDF5."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from memfit.data.packs.records import Feature, Format
-from memfit.data.packs.sources import Element
+from memfit.data.manifest import Feature, Format
+from memfit.data.packs.pack_source import Element
 
 _LENGTH_BYTES = 8
 

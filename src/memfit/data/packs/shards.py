@@ -1,4 +1,4 @@
-"""One file of a pack: written under a temporary name, and there at once when it is whole."""
+"""Shards of a pack: each file is written under a temporary name and gets its own once it is whole."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from memfit.data.losses import first_line
-from memfit.data.packs.records import FinishedShard, Format, Shard, Skipped
-from memfit.errors import CannotWrite, InvalidRecord
+from memfit.core.errors import CannotWrite, InvalidRecord
+from memfit.data.manifest import FinishedShard, Format, Shard, Skipped
+from memfit.data.stream.unreadable_samples import first_line
 
 SUFFIXES = {"tfrecord": ".tfrecord", "hdf5": ".rows"}
 INDEX, DONE, TEMPORARY = ".index.npy", ".done.json", ".tmp"
@@ -36,7 +36,7 @@ class Payload(NamedTuple):
 
 
 def shard_name(number: int, format: Format) -> str:  # noqa: A002
-    """What the file of a shard is called."""
+    """The file name of a shard."""
     return f"shard-{number:05d}{SUFFIXES[format]}"
 
 
@@ -77,15 +77,18 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 
 class ShardWriter:
-    """Writes the records of one shard; leaves nothing behind unless it is finished."""
+    """Writes the records of one shard, inside `with`; no file stays behind unless the shard is finished.
+
+    Python calls `__exit__` only for what happens inside the block. So the file is made there too, by `open`:
+    Ctrl-C may come at any moment, also right before the block begins.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / name
         self._temporary = folder / (name + TEMPORARY)
         self._index, self._offset = array("q"), 0
         self._frame_bytes = HEADER_BYTES + FOOTER_BYTES if name.endswith(".tfrecord") else 0
-        with writing(self._path):
-            self._file: Any = _open(self._temporary)
+        self._file: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +98,11 @@ class ShardWriter:
     ) -> None:
         if kind is not None:
             self._discard()
+
+    def open(self) -> None:
+        """Make the temporary file."""
+        with writing(self._path):
+            self._file = _open(self._temporary)
 
     def write(self, payload: Payload) -> None:
         """Add a record."""
@@ -116,9 +124,10 @@ class ShardWriter:
         return finished
 
     def _discard(self) -> None:
-        with suppress(OSError, tf.errors.OpError):  # what made it fail is on its way already
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)  # first of all: closing may fail, or be interrupted
+        if self._file is not None:
+            with suppress(OSError, tf.errors.OpError):  # the error that stopped the writer is raised already
+                self._file.close()
 
 
 def _open(path: Path) -> Any:
@@ -133,12 +142,12 @@ def index_file(rows: npt.NDArray[np.int64]) -> bytes:
 
 
 def index_path(path: Path) -> Path:
-    """Where the index of a shard is."""
+    """The path of a shard's index."""
     return path.with_name(path.name.partition(".")[0] + INDEX)
 
 
 def done_path(path: Path) -> Path:
-    """Where it says that a shard is whole."""
+    """The path of the file that marks a shard as whole."""
     return path.with_name(path.name.partition(".")[0] + DONE)
 
 

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from memfit.data.losses import first_line
+from memfit.core.errors import DamagedData, InvalidRecord, NoData, RecordTooNew
+from memfit.data.manifest import Damage, Feature, Pack, Shard, Verification
 from memfit.data.packs.encodings import stored_dtype
-from memfit.data.packs.folders import MANIFEST, UNFINISHED, files_of
-from memfit.data.packs.joining import read_rows
-from memfit.data.packs.options import OnProgress, Settings, read_settings
-from memfit.data.packs.records import Damage, Feature, Pack, Shard, Verification
+from memfit.data.packs.hdf5_file import read_rows
+from memfit.data.packs.pack_folder import MANIFEST, UNFINISHED, files_of
+from memfit.data.packs.pack_options import OnProgress, Settings, read_settings
 from memfit.data.packs.shards import FOOTER_BYTES, HEADER_BYTES, done_path, index_path, what_is_wrong
-from memfit.data.records.checksums import masked_checksums, masked_checksums_of_lengths
-from memfit.errors import DamagedData, InvalidRecord, NoData, RecordTooNew
+from memfit.data.stream.unreadable_samples import first_line
+from memfit.data.tfrecord.checksums import masked_checksums, masked_checksums_of_lengths
 
 _LENGTH_BYTES = 8
 _MOST_TOGETHER, _TOGETHER_BYTES = 16, 2 << 20  # records that are read at once
@@ -77,7 +77,7 @@ def _reason(damage: Damage) -> str:
 
 
 def _strange(folder: Path, pack: Pack) -> list[Damage]:
-    """What the manifest says of itself, and files that it does not know."""
+    """The damages of a manifest: a wrong number of elements, and files that it does not list."""
     found = []
     counted = sum(shard.elements for shard in pack.shards)
     if counted != pack.elements:
@@ -108,7 +108,7 @@ def _damages(folder: Path, pack: Pack, settings: Settings) -> list[Damage]:
 
 
 def _check(folder: Path, shard: Shard, pack: Pack, tell: Tell) -> list[tuple[int | None, str]]:
-    """What is wrong with a shard: (number of a record, or None for the file; reason)."""
+    """The damages of a shard: (number of a record, or None for the file; reason)."""
     wrong = what_is_wrong(folder, shard)
     whole: list[tuple[int | None, str]] = [] if wrong is None else [(None, wrong)]
     index = _read_index(folder / shard.name)
@@ -165,7 +165,7 @@ def _read_frame(file: Any, offset: int, length: int) -> _Frame:
 
 
 def _wrong_frames(frames: list[_Frame], lengths: list[int], crcs: list[int]) -> list[str | None]:
-    """What is wrong with each of some frames, by the index and by its own checksums."""
+    """The reason why each frame is damaged, or None, by the index and by its own checksums."""
     of_lengths = masked_checksums_of_lengths(np.array(lengths, np.int64).astype(np.uint64)).tolist()
     of_data = masked_checksums([frame.data for frame in frames]).tolist()
     reasons: list[str | None] = []

@@ -1,0 +1,1 @@
+"""The errors, records, units and cache that all other folders build on; never loads TensorFlow."""

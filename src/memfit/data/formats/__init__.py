@@ -1,0 +1,1 @@
+"""`memfit.data.from_…`: one module for each format."""

@@ -1,0 +1,1 @@
+"""`memfit.data.check` and `memfit.data.explain`."""

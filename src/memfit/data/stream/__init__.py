@@ -1,0 +1,1 @@
+"""Rows -> a `tf.data.Dataset` within a RAM budget."""

@@ -1,0 +1,1 @@
+"""`memfit demo`: the main job on what ships with the package."""

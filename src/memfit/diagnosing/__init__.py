@@ -1,0 +1,1 @@
+"""`memfit.diagnose`: why memory ran out."""

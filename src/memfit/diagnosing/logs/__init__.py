@@ -1,0 +1,1 @@
+"""Log -> facts, one module for each voice in a log."""

@@ -1,1 +1,0 @@
-"""Program -> Estimate: the executor and the allocator, simulated in plain Python."""

@@ -1,0 +1,1 @@
+"""`memfit.estimate`: the peak of a step before it runs."""

@@ -1,0 +1,1 @@
+"""Program -> peak: TensorFlow's executor and allocator simulated, no TensorFlow."""

@@ -1,0 +1,1 @@
+"""Step -> Program: traced, read as plain data, nothing run."""

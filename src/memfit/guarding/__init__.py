@@ -1,0 +1,1 @@
+"""`memfit.fit`, `memfit.protect` and `memfit.step`: steps that survive running out of memory."""

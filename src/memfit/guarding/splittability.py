@@ -1,0 +1,353 @@
+"""Before the first step: can it be staged, can its batches be split, and if not, why not."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import keras
+import numpy as np
+
+from memfit.guarding.step.batches import Batch, as_tensor
+from memfit.guarding.step.computation import Computation, ModelStep
+from memfit.guarding.step.loss_weights import Kind, Vector, Weighing, share_vectors
+from memfit.guarding.step.rollback import optimizers_kept_whole
+from memfit.guarding.step.staged_step import Computed, StagedStep, flatten, pack, specs_of
+from memfit.guarding.step.unsplit_step import WholeStep
+from memfit.machine import is_oom
+from memfit.model.traced_functions import graph
+from memfit.model.training_data import is_keras_own
+from memfit.private.keras.layers import all_layers
+from memfit.private.keras.trainer import build_everything, is_built
+
+_ROWS = (8, 3, 2)  # samples to try it on
+
+
+@dataclass
+class Splittability:
+    """A step that is ready to run whole and, where that is possible, in parts."""
+
+    computation: Computation
+    why_not_split: str | None = None
+    notes: list[str] = field(default_factory=list)  # what the user has to know beforehand
+    staged: StagedStep | None = None
+    too_small: bool = False  # the batch that it was examined on
+
+    @cached_property
+    def whole(self) -> WholeStep:
+        """The step on whole batches."""
+        return WholeStep(self.computation, static=_wants_static_batches(self.computation))
+
+    def without_xla(self) -> bool:
+        """Go on without XLA; False if it was off."""
+        was_on = self.whole.without_xla()
+        return (self.staged is not None and self.staged.without_xla()) or was_on
+
+
+def examine(computation: Computation, batch: Batch, *, settled_size: int | None = None) -> Splittability:
+    """Build what a step needs, and find out what it allows; nothing is run but a few samples, on a stage.
+
+    What consists of Keras' own parts is known to add up; it is traced on a stage only when it is split.
+    """
+    model = computation.model
+    with nullcontext() if model is None else optimizers_kept_whole(model):
+        _build(computation, batch)
+        if computation.doubts() is None:
+            reason = computation.why_not_split()
+            notes = _notes_on_whole(reason or batch.why_not_split)
+            return Splittability(
+                computation, reason, notes, StagedStep(computation, settled_size=settled_size)
+            )
+        step = StagedStep(computation, settled_size=settled_size)
+        unstaged = _why_not_staged(step, batch)
+    if unstaged:
+        return Splittability(computation, unstaged[0], _notes_on_rollback(unstaged))
+    reasons = [batch.why_not_split, computation.why_not_split(), *step.hindrances]
+    reason = next(filter(None, reasons), None)
+    if reason is not None:
+        return Splittability(computation, reason, _notes_on_whole(reason), step)
+    return _tried(computation, batch, step)
+
+
+def _wants_static_batches(computation: Computation) -> bool:
+    """Whether plain Keras would know the size of the batch: some metrics depend on it, and it saves time."""
+    return isinstance(computation, ModelStep) and computation.weighs_outputs_by_samples
+
+
+def _tried(computation: Computation, batch: Batch, step: StagedStep) -> Splittability:
+    if batch.size == 1:
+        return Splittability(computation, "its batches have one sample", staged=step, too_small=True)
+    try:
+        trial, weighing, reason = _trial(computation, batch)
+    except Exception as error:  # noqa: BLE001 - whatever a user's step may raise on a few samples
+        reason = f"trying it on a few samples failed ({_first_line(error)})"
+        return Splittability(computation, reason, _notes_on_whole(reason), step)
+    if weighing != step.weighing:
+        step = StagedStep(computation, weighing, settled_size=step.settled_size)
+    return Splittability(
+        computation, reason, trial.notes if reason is None else _notes_on_whole(reason), step
+    )
+
+
+def _trial(computation: Computation, batch: Batch) -> tuple[SplitTrial, Weighing, str | None]:
+    """Try how parts add up, on fewer samples where memory is short."""
+    for rows in _ROWS:
+        trial = SplitTrial(computation, batch, rows=min(batch.size, rows))
+        try:
+            return (trial, *trial.weigh())
+        except Exception as error:
+            if rows == _ROWS[-1] or not is_oom(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _why_not_staged(step: StagedStep, batch: Batch) -> list[str]:
+    """Trace the step on a stage; what stands against that, if anything."""
+    try:
+        foreign = step.prepare(batch.part(0, min(batch.size, step.settled_size or batch.size)))
+    except Exception as error:
+        if step.unstaged:
+            return step.unstaged
+        if is_oom(error):
+            raise
+        return [f"it cannot be traced on a stage ({_first_line(error)})"]
+    return [*step.unstaged, *foreign]
+
+
+def _build(computation: Computation, batch: Batch) -> None:
+    """Create every variable before the first step, from the shapes of a batch; nothing is computed."""
+    model = computation.model
+    if model is None:
+        return
+    trains = isinstance(computation, ModelStep) and computation.trains
+    own = all(is_keras_own(model, name) for name in ("train_step", "test_step", "compute_loss"))
+    if trains and own:
+        try:
+            build_everything(model, batch.part(0, min(batch.size, 2)))
+            return
+        except Exception as error:  # some models want to know the size of the batch
+            if is_oom(error) or computation.doubts() is None:
+                raise
+    if not is_built(model, trains=trains, evaluates=isinstance(computation, ModelStep)):
+        _trace_plain(computation, batch)
+
+
+def _trace_plain(computation: Computation, batch: Batch) -> None:
+    """Trace the step as it is and throw the trace away: what it needs is created on the way."""
+    structure, leaves = flatten(batch.part(0, batch.size))
+
+    def trace(*, open_batch: bool) -> None:
+        function = graph(lambda tensors: computation.run_plain(pack(structure, tensors)))
+        function.get_concrete_function(specs_of(leaves, open_batch=open_batch))
+
+    try:
+        trace(open_batch=True)
+    except Exception as error:  # some steps want to know the size of the batch
+        if is_oom(error):
+            raise
+        try:
+            trace(open_batch=False)
+        except Exception as second:
+            if is_oom(second) or not computation.eager:
+                raise
+
+            # What runs eagerly may not be traceable at all: then the first step creates what it needs.
+
+
+def _notes_on_whole(reason: str | None) -> list[str]:
+    return [] if reason is None else [f"Batches are not split: {reason}. Each step is guarded whole."]
+
+
+def _notes_on_rollback(reasons: list[str]) -> list[str]:
+    notes = [
+        f"Batches are not split: {reasons[0]}. Each step is guarded whole: if it runs out of memory, "
+        "every variable goes back to where it was."
+    ]
+    return [*notes, *(f"Not exact after an out-of-memory error: {r}." for r in reasons if "second try" in r)]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+
+
+_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
+_COARSE = 3e-2  # half precision
+_EXACT = 1e-12
+_NOISE = 1e-2  # of the largest gradient: some are zero but for rounding, such as that of attention's key bias
+
+_IN_WORDS: dict[Kind, str] = {
+    "mean": "a mean",
+    "sum": "a sum",
+    "rows": "a row for each sample",
+    "last": "a running result",
+}
+
+
+class SplitTrial:
+    """A step on a few samples of a batch: whole, and in two parts."""
+
+    def __init__(self, computation: Computation, batch: Batch, *, rows: int) -> None:
+        cut = max(1, rows * 3 // 8)  # parts of different sizes
+        self._computation = computation
+        self._parts = [batch.part(0, rows), batch.part(0, cut), batch.part(cut, rows)]
+        self._shares = (cut / rows, (rows - cut) / rows)
+        self._coarse = _computes_in_half_precision(computation.model)
+        self.notes: list[str] = []
+
+    def weigh(self) -> tuple[Weighing, str | None]:
+        """The weighing by which values add up over parts, and the reason if they do not."""
+        found, reason = self._weigh(Weighing())
+        if reason is not None and self._computation.output_count:
+            # A step may add something of its own to what Keras computes: then both are weighed together.
+            together, reason_together = self._weigh(Weighing(weighs_losses=False))
+            if reason_together is None:
+                found, reason = together, None
+        return found, reason
+
+    def _weigh(self, weighing: Weighing) -> tuple[Weighing, str | None]:
+        self.notes = []
+        step, results = self._run(weighing)
+        kinds = self._kinds(results)
+        if weighing.weighs_losses and any(kinds.get(place) == "sum" for place in _added(step)):
+            # What a layer adds was taken for a mean: weigh it as the sum that it is, and look again.
+            weighing = Weighing(observed={place: kinds[place] for place in _added(step) if place in kinds})
+            step, results = self._run(weighing)
+            kinds = self._kinds(results)
+        added = {place: kinds[place] for place in _added(step) if place in kinds}
+        found = replace(
+            weighing,
+            observed={place: kind for place, kind in kinds.items() if kind != "neither"},
+            gradients=self._kind_of_gradients(results) or "sum",
+            outputs=self._kinds_of_outputs(results),
+        )
+        for place, kind in kinds.items():
+            if kind == "neither" and place not in added:
+                self.notes.append(f"{step.observed_names[place]} is averaged over micro-batches.")
+        return found, self._why_not(found, added)
+
+    def _run(self, weighing: Weighing) -> tuple[StagedStep, list[Computed]]:
+        """The whole, the first part, the second part after the first."""
+        step = StagedStep(self._computation, weighing)
+        step.quiet = True
+        step.jit_compile = False
+        neutral = np.ones(1 + self._computation.output_count)
+        vectors = [neutral, neutral, neutral]
+        results: list[Computed] = []
+        for _ in range(2):  # first to measure the parts, then with their shares
+            results = self._run_all(step, vectors)
+            measured = [np.asarray(result.denominators) for result in results[1:]]
+            vectors = [neutral, *share_vectors(measured)]
+        return step, results
+
+    def _run_all(self, step: StagedStep, vectors: list[Vector]) -> list[Computed]:
+        start = step.start_values(self._parts[0])
+        results = []
+        values = start
+        for number, (part, vector) in enumerate(zip(self._parts, vectors, strict=True)):
+            if number < 2:
+                values = start
+            structure, leaves = flatten(part)
+            computed = step.run_alone(structure, leaves, as_tensor(vector), values)
+            # Metrics go on from part to part; seeds do not, so that all parts draw the same.
+            moved = {int(place): value for place, value in computed.moved.items() if value.dtype.is_floating}
+            values = [moved.get(place, value) for place, value in enumerate(values)]
+            results.append(computed)
+        return results
+
+    def _kinds(self, results: list[Computed]) -> dict[int, Kind]:
+        """The kind of each observed number, mean or sum or neither; left out where both ways would do."""
+        columns = zip(*(result.observed for result in results), strict=True)
+        kinds = {place: self._kind_of(*map(np.asarray, column)) for place, column in enumerate(columns)}
+        return {place: kind for place, kind in kinds.items() if kind is not None}
+
+    def _kind_of(self, whole: Any, first: Any, second: Any, *, noise: float = 0.0) -> Kind | None:
+        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second, noise=noise)
+        total = self._close(whole, first + second, noise=noise)
+        if mean and total:
+            return None
+        return "mean" if mean else "sum" if total else "neither"
+
+    def _kind_of_gradients(self, results: list[Computed]) -> Kind | None:
+        """The kind of the gradients, mean or sum or neither; None where there are none."""
+        whole, first, second = (_dense_gradients(result) for result in results)
+        if not whole:
+            return None
+        largest = max(float(np.max(np.abs(gradient), initial=0.0)) for gradient in whole.values())
+        kinds = {
+            self._kind_of(*_same_rows(whole[name], first[name], second[name]), noise=_NOISE * largest)
+            for name in sorted(whole)
+        }
+        kinds -= {None}  # zero in all parts
+        return kinds.pop() if len(kinds) == 1 else "neither"  # no telling where all are zero
+
+    def _kinds_of_outputs(self, results: list[Computed]) -> list[Kind]:
+        leaves = [keras.tree.flatten(result.outputs) for result in results]
+        return [self._kind_of_output(*values) for values in zip(*leaves, strict=True)]
+
+    def _kind_of_output(self, whole: Any, first: Any, second: Any) -> Kind:
+        try:
+            whole, first, second = (np.asarray(value) for value in (whole, first, second))
+        except (TypeError, ValueError):
+            return "last"
+        if whole.dtype.kind not in "fiub" and whole.dtype.name != "bfloat16":
+            return "last"
+        if whole.ndim and len(whole) == len(first) + len(second):
+            return "rows" if self._close(whole, np.concatenate([first, second])) else "neither"
+        if whole.shape != second.shape:
+            return "neither"
+        return "last" if self._close(whole, second) else self._kind_of(whole, first, second) or "mean"
+
+    def _close(self, whole: Any, together: Any, *, noise: float = 0.0) -> bool:
+        """Whether two arrays are the same but for rounding, in numbers of at least the size of `noise`."""
+        if whole.shape != together.shape or not np.all(np.isfinite(together.astype(np.float64))):
+            return False
+        finest = _EXACT if whole.dtype.kind in "iub" else _TOLERANCES.get(str(whole.dtype), _COARSE)
+        tolerance = max(finest, _COARSE) if self._coarse else finest
+        scale = max(noise, float(np.max(np.abs(whole.astype(np.float64)), initial=0.0)))
+        distance = np.abs(whole.astype(np.float64) - together.astype(np.float64))
+        return bool(np.max(distance, initial=0.0) <= tolerance * scale)
+
+    def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
+        if found.weighs_losses and "neither" in added.values():
+            return "a loss that a layer adds is neither a mean nor a sum over samples"
+        if found.gradients == "neither":
+            return "the gradients of a batch are neither the mean nor the sum of those of its samples"
+        wanted = self._computation.outputs_must_be
+        if wanted and any(kind not in wanted for kind in found.outputs or ()):
+            return "not every output is " + " or ".join(_IN_WORDS[kind] for kind in wanted)
+        return None
+
+
+def _added(step: StagedStep) -> list[int]:
+    """The places of losses that layers add among what was observed."""
+    return [place for place, name in enumerate(step.observed_names) if name is None]
+
+
+def _computes_in_half_precision(model: Any) -> bool:
+    layers = [] if model is None else all_layers(model)
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
+
+
+def _dense_gradients(computed: Computed) -> dict[str, Any]:
+    """Gradients as arrays; sparse ones by the rows up to the last that they touch."""
+    gradients = {name: np.asarray(gradient) for name, gradient in computed.gradients.items()}
+    for name, (indices, values) in computed.slices.items():
+        rows = np.asarray(values)
+        dense = np.zeros((int(np.max(indices, initial=0)) + 1, *rows.shape[1:]), rows.dtype)
+        np.add.at(dense, np.asarray(indices), rows)
+        gradients[name] = dense
+    return gradients
+
+
+def _same_rows(*arrays: Any) -> list[Any]:
+    """Arrays filled up with rows of zeros to the same length."""
+    most = max(len(array) if array.ndim else 0 for array in arrays)
+    return [
+        np.concatenate([array, np.zeros((most - len(array), *array.shape[1:]), array.dtype)])
+        if array.ndim and len(array) < most
+        else array
+        for array in arrays
+    ]

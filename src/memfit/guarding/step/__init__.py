@@ -1,0 +1,1 @@
+"""One guarded step: computed on shadow state, then committed or rolled back."""

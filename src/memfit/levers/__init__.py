@@ -1,0 +1,1 @@
+"""Changes to a real model that save memory, each undone afterwards."""

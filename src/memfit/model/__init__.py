@@ -1,0 +1,1 @@
+"""A Keras model as data: its calls, specs, functions, and the calls of `fit` on it."""

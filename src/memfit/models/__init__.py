@@ -1,1 +1,0 @@
-"""What a Keras model consists of: its calls, in an order of our own."""

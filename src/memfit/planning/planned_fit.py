@@ -1,0 +1,147 @@
+"""`memfit.fit` with a plan: the plan is checked or made, applied to the model, and its run remembered.
+
+Plans are kept in the cache, so that the second start costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Self
+
+from memfit.core import cache
+from memfit.core.records import Plan, Run
+from memfit.core.records.plans import in_words
+from memfit.core.units import format_size
+from memfit.guarding.fit_request import FitRequest
+from memfit.guarding.protection import fit_guarded
+from memfit.model.training_data import batches_of, samples_of, takes_batch_size
+from memfit.planning.planner import check_layers, find_plan
+from memfit.planning.request import AllowedLevers, PlanRequest, check_used
+from memfit.planning.run_history import aim_of, check_plan, key_of, remember, runs_that_matter, structure_of
+from memfit.planning.variants import pulled
+
+logger = logging.getLogger("memfit")
+
+_SAMPLES = 8  # that layers are tried on in float16
+
+
+def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool) -> Any:
+    """Train as the plan of a request says, or as one that is made for it; else with the guard alone.
+
+    `has_budget` says whether the user gave the budget: only then a plan is made for it.
+    """
+    request = _with_plan(request, allowed, has_budget=has_budget)
+    with PlannedModel(request.model, request.plan, request.arguments) as planned:
+        size = planned.micro_batch_size if request.is_planned else request.micro_batch_size
+        return fit_guarded(
+            replace(
+                request,
+                micro_batch_size=size,
+                one_phase=planned.one_phase,
+                notes=(*request.notes, *planned.notes),
+                at_end=planned.remember,
+            )
+        )
+
+
+def _with_plan(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool) -> FitRequest:
+    """The request with its plan checked, or made where it has none."""
+    model, arguments, budget_bytes = request.model, request.arguments, request.budget.budget_bytes
+    is_to_be_planned = has_budget and request.plan is None and request.is_planned
+    check_used(allowed, planned=is_to_be_planned)
+    if request.plan is not None:
+        check_plan(model, request.plan, arguments, budget_bytes if has_budget else None)
+        if takes_batch_size(arguments["x"]):
+            arguments = {**arguments, "batch_size": request.plan.batch_size}
+        return replace(request, arguments=arguments)
+    if not is_to_be_planned:
+        return request
+    plan, why_not = plan_for_fit(model, arguments, budget_bytes, allowed)
+    if plan is None:
+        note = f"No plan was made: {why_not}. The guard alone sees to it."
+        return replace(request, notes=(*request.notes, note))
+    return replace(request, plan=plan)
+
+
+def plan_for_fit(
+    model: Any, arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers
+) -> tuple[Plan | None, str]:
+    """A plan for a call of `fit`, from the cache if there is one; None and why where there is none."""
+    if not getattr(model, "compiled", False):
+        return None, "the model is not compiled"
+    if not model.built:
+        return None, "the model has not been built"
+    check_layers(model, allowed.float32_layers)
+    try:
+        return _cached_plan(model, _plan_request(arguments, budget_bytes, allowed))
+    except Exception as error:
+        logger.debug("No plan was made.", exc_info=True)
+        return None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].removesuffix('.')}"
+
+
+def _cached_plan(model: Any, request: PlanRequest | None) -> tuple[Plan | None, str]:
+    if request is None:
+        return None, "the size of its batches is not known beforehand"
+    structure, budget = structure_of(model, request), format_size(request.budget_bytes)
+    past = runs_that_matter(structure, request.budget_bytes)
+    key = None if structure is None else key_of(structure, request, aim_of(request.budget_bytes, past))
+    plan = None if key is None else cache.recall(Plan, key)
+    if plan is not None:
+        return plan, ""
+    logger.info("Planning for batches of %d in %s.", request.batch_size, budget)
+    plan, _ = find_plan(model, request, past=past)
+    if plan is None:
+        return None, f"nothing allowed fits a batch of {request.batch_size} in {budget} for sure"
+    if key is not None:
+        cache.keep(key, plan)
+    return plan, ""
+
+
+def _plan_request(arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers) -> PlanRequest | None:
+    size, data = batches_of(arguments)
+    if size is None:
+        return None
+    return PlanRequest(size, budget_bytes, allowed.levers, data, allowed.float32_layers)
+
+
+class PlannedModel:
+    """A model as a plan has it, while `fit` runs; afterwards it is as before.
+
+    Without a plan, nothing happens.
+    """
+
+    def __init__(self, model: Any, plan: Plan | None, arguments: dict[str, Any]) -> None:
+        self._model, self._plan, self._arguments = model, plan, arguments
+        self._levers = ExitStack()
+        self._structure = None if plan is None else self._structure_for(plan)
+        self.notes: tuple[str, ...] = ()
+        self.micro_batch_size = None if plan is None else plan.chosen.micro_batch_size
+        self.one_phase = plan is not None and plan.chosen.one_phase
+
+    def __enter__(self) -> Self:
+        if self._plan is None or self._plan.fits_as_is:
+            return self
+        chosen = self._plan.chosen
+        self.notes = (f"To stay within {format_size(self._plan.budget_bytes)}: {in_words(chosen)}.",)
+        few = max(1, min(_SAMPLES, chosen.micro_batch_size // 4))  # layer by layer, they need more each
+        is_float16 = chosen.precision == "mixed_float16"
+        samples = samples_of(self._arguments, few) if is_float16 else None
+        with ExitStack() as levers:
+            self.notes += levers.enter_context(pulled(self._model, chosen, samples))
+            self._levers = levers.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._levers.close()
+
+    def remember(self, run: Run) -> None:
+        """Keep what a run has measured for the next plan."""
+        if self._plan is not None:
+            remember(self._structure, self._plan, run)
+
+    def _structure_for(self, plan: Plan) -> str | None:
+        """As it is before training, which changes what a model is written down as."""
+        request = _plan_request(self._arguments, plan.budget_bytes, AllowedLevers())
+        return None if request is None else structure_of(self._model, request)

@@ -1,0 +1,1 @@
+"""The search over levers on a Program: plain data, no TensorFlow."""

@@ -1,1 +1,0 @@
-"""What to do so that training fits: plain Python on plain data."""

@@ -1,1 +1,0 @@
-"""Function and specs -> what it computes, without running it."""

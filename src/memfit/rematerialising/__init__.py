@@ -1,0 +1,1 @@
+"""`memfit.remat`: where to cut a model, and the cuts applied."""

@@ -1,0 +1,1 @@
+"""`memfit run`: a script supervised by a parent process."""

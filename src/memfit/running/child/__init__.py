@@ -1,0 +1,1 @@
+"""The child of `memfit run`: the script, guarded."""

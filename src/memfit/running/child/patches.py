@@ -1,0 +1,182 @@
+"""Keras' own methods put behind the guard when Keras is imported, for scripts that know nothing of memfit."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from memfit.running.child.context import ChildContext, tell
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a function when the module of that name has been imported; at once if it has been already."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name, self._action = name, action
+
+    def install(self) -> None:
+        """Look out for it."""
+        if self._name in sys.modules:
+            self._action()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module as all others would find it, with the function behind its code."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._go_behind(spec.loader)
+        return spec
+
+    def _go_behind(self, loader: object) -> None:
+        execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of today has it
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._action()
+
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+_OTHERS = ("evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def seed_everything(seed: int) -> None:
+    """Have Python, NumPy and TensorFlow draw the same in each attempt, unless the script seeds them."""
+    random.seed(seed)
+    AfterImport("numpy", lambda: _seed_numpy(seed)).install()
+    AfterImport("tensorflow", lambda: _seed_tensorflow(seed)).install()
+
+
+def _seed_numpy(seed: int) -> None:
+    sys.modules["numpy"].random.seed(seed)
+
+
+def _seed_tensorflow(seed: int) -> None:
+    sys.modules["tensorflow"].random.set_seed(seed)
+
+
+@dataclass(frozen=True)
+class PlanningOptions:
+    """The options for planning each `fit` of a script: the budget, the levers, and whether it is planned."""
+
+    budget_bytes: int | None
+    allow: tuple[str, ...]
+    plans: bool = True
+
+
+class Patches:
+    """The methods of `keras.Model` for as long as this process lives; not in those that it forks."""
+
+    def __init__(self, planning: PlanningOptions, context: ChildContext) -> None:
+        self._planning, self._context = planning, context
+        self._trainings = 0
+        self._process = os.getpid()
+        self._inside = threading.local()
+        self._told: set[str] = set()
+
+    def install(self) -> None:
+        """Put them in place of Keras' own."""
+        import keras
+
+        if keras.config.backend() != "tensorflow":
+            tell(f"Keras computes with {keras.config.backend()}: nothing is guarded.")
+            return
+        ways: dict[str, Callable[..., Any]] = {
+            "fit": self._fit,
+            **{name: functools.partial(self._protected, name) for name in _OTHERS},
+        }
+        for name, way in ways.items():
+            setattr(keras.Model, name, self._patched(getattr(keras.Model, name), way))
+
+    def _patched(self, original: Callable[..., Any], way: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(model: Any, *arguments: Any, **options: Any) -> Any:
+            if getattr(self._inside, "is_busy", False) or os.getpid() != self._process:
+                return original(model, *arguments, **options)  # the guard itself, or a forked process
+            bound = signature.bind(model, *arguments, **options).arguments  # or TypeError, as ever
+            bound.pop("self")
+            bound |= bound.pop("kwargs", {})
+            with self._busy():
+                return way(original, model, bound)
+
+        return call
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        self._inside.is_busy = True
+        try:
+            yield
+        finally:
+            self._inside.is_busy = False
+
+    def _fit(self, original: Callable[..., Any], model: Any, given: dict[str, Any]) -> Any:
+        from memfit.api import fit
+        from memfit.core.errors import CannotGuard
+        from memfit.guarding.protection import protection_of
+        from memfit.model.training_data import is_keras_own
+        from memfit.running.child.training import Training
+
+        if not getattr(model, "compiled", False):
+            return original(model, **given)  # Keras says what is wrong
+        self._trainings += 1
+        training = Training(self._context, self._trainings, model, given)
+        protection = protection_of(model)
+        if protection is not None:  # the script's own memfit.fit or memfit.protect
+            protection.let_observe(training)
+            return training.run(lambda given, _: original(model, **given))
+        if not is_keras_own(model, "fit"):
+            return training.run(lambda given, _: self._protected("fit", original, model, given))
+        planned: dict[str, Any] = {}
+        if self._planning.plans and self._planning.budget_bytes is not None:
+            planned = {"budget": self._planning.budget_bytes, "allow": self._planning.allow}
+        try:
+            return training.run(lambda given, settled: fit(model, **given, **settled or planned))
+        except CannotGuard as error:
+            self._say_why_not(error)
+            return training.run(lambda given, _: original(model, **given))
+
+    def _protected(self, name: str, original: Callable[..., Any], model: Any, given: dict[str, Any]) -> Any:
+        from memfit.core.errors import CannotGuard
+        from memfit.guarding.protection import Protection, protection_of
+        from memfit.machine import find_budget
+        from memfit.model.training_data import is_keras_own
+
+        if protection_of(model) is not None:
+            return original(model, **given)
+        try:
+            protection = Protection(model, budget=find_budget(None))
+        except CannotGuard as error:
+            self._say_why_not(error)
+            return original(model, **given)
+        if not is_keras_own(model, name):  # a method of the user's own has called Keras' one
+            with protection.attached(keep_steps=True):
+                return original(model, **given)
+        with protection.attached_to_calls(keep_steps=True):
+            return getattr(model, name)(**given)
+
+    def _say_why_not(self, error: Exception) -> None:
+        """Once for each reason."""
+        reason = str(error).splitlines()[0]
+        if reason not in self._told:
+            self._told.add(reason)
+            tell(f"Not guarded: {reason}")

@@ -1,0 +1,1 @@
+"""The journal of a run, and the folder it is in."""

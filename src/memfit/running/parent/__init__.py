@@ -1,0 +1,1 @@
+"""The parent of `memfit run`: starts the child, and starts it again."""

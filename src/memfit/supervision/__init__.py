@@ -1,1 +1,0 @@
-"""script -> the same script, supervised: a parent limits, explains and restarts, a child resumes."""

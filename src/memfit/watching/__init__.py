@@ -1,0 +1,1 @@
+"""`memfit.watch` and `memfit.release`."""

@@ -1,0 +1,209 @@
+"""Facts behind `memfit.private.keras.trainer`: what breaks if a private name of Keras goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limited import run_limited
+from once import computed_once
+
+pytestmark = pytest.mark.real
+
+
+def _use_them() -> dict[str, Any]:
+    import keras
+    import numpy as np
+
+    from memfit.private.keras.trainer import (
+        epoch_iterators,
+        first_iterator_from,
+        metrics_where_no_step_ran,
+        predictions_on_host,
+        strategy_of,
+    )
+
+    seen: dict[str, Any] = {}
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+    seen["strategy"] = strategy_of(model) is None
+    made: list[Any] = []
+
+    def make(kind: Any, **options: Any) -> Any:
+        made.append(sorted(options))
+        return kind(**options)
+
+    with first_iterator_from(make):
+        model.fit(x, y, batch_size=2, validation_data=(x, y), verbose=0)
+    seen["made"] = made
+    kind = epoch_iterators()
+    iterator = kind(x=x, y=y, batch_size=2, distribute_strategy=model.distribute_strategy)
+    iterator.reset()
+    seen["steps"] = [(begin, end) for begin, end, _ in iterator]
+    hooks = ("_enumerate_iterator", "_get_iterator", "catch_stop_iteration")
+    seen["hooks"] = [hasattr(kind, name) for name in hooks]
+
+    with metrics_where_no_step_ran(model):
+        seen["metrics"] = list(model._get_metrics_result_or_logs({}))
+        seen["logs"] = model._get_metrics_result_or_logs({"mine": 1})
+
+    joined: list[int] = []
+    with predictions_on_host(lambda tensors: joined.append(len(tensors))):
+        model.predict(x, batch_size=2, verbose=0)
+    seen["joined"] = joined
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:
+    return computed_once("keras-trainer", lambda: run_limited(_use_them, None))
+
+
+def test_a_strategy_is_noticed(seen: Any) -> None:
+    """`_distribute_strategy`: without it a distribution strategy goes unnoticed."""
+    assert seen["strategy"]
+
+
+def test_predictions_are_joined_on_the_host(seen: Any) -> None:
+    """`potentially_ragged_concat`: without it predictions are joined on the device."""
+    assert seen["joined"] == [2]
+
+
+def test_the_iterator_of_fit_is_replaced_alone(seen: Any) -> None:
+    """`TFEpochIterator`: without it data cannot be taken again; evaluations keep their own iterator."""
+    (options,) = seen["made"]
+    assert {"x", "y", "batch_size", "steps_per_epoch", "shuffle", "class_weight"} <= set(options)
+
+
+def test_an_epoch_iterator_has_its_hooks(seen: Any) -> None:
+    """`_enumerate_iterator`, `_get_iterator`, `catch_stop_iteration`: without them no step is skipped."""
+    assert seen["steps"] == [[0, 0], [1, 1]]
+    assert seen["hooks"] == [True, True, True]
+
+
+def test_an_epoch_without_steps_has_metrics(seen: Any) -> None:
+    """`_get_metrics_result_or_logs`: an epoch that was killed after its last batch loses its losses."""
+    assert seen["metrics"] == ["loss"]
+    assert seen["logs"] == {"mine": 1}
+
+
+def _use_compiled_parts() -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    _parts(seen)
+    _optimizers(seen)
+    return seen
+
+
+def _parts(seen: dict[str, Any]) -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from memfit.private.keras.trainer import (
+        build_everything,
+        captured_updates,
+        compiled_parts,
+        is_built,
+        optimizer_targets,
+        optimizer_variables,
+        optimizers_of,
+        uncompile,
+        with_inner,
+    )
+
+    model = keras.Sequential([
+        keras.layers.Dense(3, kernel_regularizer="l2"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+    ])  # fmt: skip
+    model.compile("adam", "mse", metrics=["mae"])
+    build_everything(model, (np.ones((4, 2), "float32"), np.ones((4, 3), "float32"), None))
+    seen["built"] = [model.built, model.optimizer.built, len(model.metrics_variables)]
+    seen["open batch"] = model.input_shape[0]
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    seen["is built"] = [is_built(one, trains=True, evaluates=True) for one in (model, unbuilt)]
+    parts = compiled_parts(model)
+    seen["parts"] = [parts[0] is model.optimizer, *(part is not None for part in parts[1:3]), parts[3]]
+    seen["variables"] = [len(optimizer_variables(one)) > 0 for one in (model, unbuilt)]
+
+    kernel = model.layers[0].kernel
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    scaled.build([kernel])
+    seen["targets"] = [target is kernel for target in optimizer_targets(scaled)]
+    seen["inner"] = [one is scaled for one in with_inner(scaled)]
+    unbuilt.mine = scaled
+    seen["held"] = [any(one is two for two in optimizers_of(unbuilt)) for one in with_inner(scaled)]
+    before, apply = kernel.numpy().tolist(), keras.optimizers.Optimizer.apply
+    calls: list[Any] = []
+    with captured_updates(lambda *update: calls.append(update)):
+        model.optimizer.apply_gradients([(tf.ones_like(kernel), kernel)])
+        scaled.apply([tf.ones_like(kernel)])
+    seen["captured"] = [[len(gradients), variables[0] is kernel] for _, gradients, variables in calls]
+    seen["put back"] = keras.optimizers.Optimizer.apply is apply and kernel.numpy().tolist() == before
+
+    uncompile(model)
+    seen["compiled"] = [model.compiled, model.optimizer is None]
+
+
+def _optimizers(seen: dict[str, Any]) -> None:
+    import keras
+
+    from memfit.private.keras.trainer import compiled_with, put_optimizer
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    first = model.optimizer
+    second = keras.optimizers.LossScaleOptimizer(first)
+    seen["compiled with"] = compiled_with(model) is first
+    put_optimizer(model, second)
+    seen["put"] = model.optimizer is second and compiled_with(model) is second
+    seen["saved"] = model.get_compile_config()["optimizer"]["class_name"]
+    model.dtype_policy = keras.dtype_policies.DTypePolicy("mixed_float16")
+    model.compile(first, "mse")
+    seen["scaled by keras"] = model.optimizer.inner_optimizer is compiled_with(model)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return computed_once("keras-compiled-model", lambda: run_limited(_use_compiled_parts, "512MiB"))
+
+
+def test_everything_is_built_from_shapes(compiled: Any) -> None:
+    """`_symbolic_build`: without it no shadow state can be made before the first step."""
+    assert compiled["built"] == [True, True, 4]
+    assert compiled["open batch"] is None, "a model built here would take one batch size only"
+    assert compiled["is built"] == [True, False]
+    assert compiled["variables"] == [True, False]
+
+
+def test_parts_of_compile_are_known(compiled: Any) -> None:
+    """`_compile_loss`, `_compile_metrics`: without them a second compile goes unnoticed."""
+    assert compiled["parts"] == [True, True, True, True]
+
+
+def test_every_update_is_captured(compiled: Any) -> None:
+    """`Optimizer.apply`, `_trainable_variables`: an update that is not captured changes the weights."""
+    assert compiled["targets"] == [True]
+    assert compiled["captured"] == [[1, True], [1, True]]
+    assert compiled["put back"], "the optimizers were not put back as they were"
+
+
+def test_inner_optimizers_are_found(compiled: Any) -> None:
+    """`inner_optimizer`: without it the inner optimizer's slots may stay half built."""
+    assert compiled["inner"] == [True, False]
+    assert compiled["held"] == [True, True]
+
+
+def test_an_optimizer_takes_the_place_of_another(compiled: Any) -> None:
+    """`_compile_config`: without it a saved model has another optimizer, and it is unknown whose it was."""
+    assert compiled["compiled with"]
+    assert compiled["put"]
+    assert compiled["saved"] == "LossScaleOptimizer"
+    assert compiled["scaled by keras"]
+
+
+def test_a_model_can_be_taken_back_to_before_compile(compiled: Any) -> None:
+    """`_compile_config`, `DotNotTrackScope`: without them the optimizer's slots stay with the model."""
+    assert compiled["compiled"] == [False, True]

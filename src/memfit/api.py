@@ -38,7 +38,7 @@ def fit(
     y: Any = None,
     *,
     budget: str | SupportsIndex | None = None,
-    plan: Plan | None = None,
+    plan: Plan | Literal[False] | None = None,
     allow: Iterable[str] = ("micro_batch", "remat"),
     float32_layers: Iterable[str] = (),
     micro_batch_size: SupportsIndex | Run | None = None,
@@ -49,8 +49,9 @@ def fit(
     Takes `model.fit`'s keyword arguments and returns its History, with what happened as `history.run`. A
     batch that does not fit is split into micro-batches (`micro_batch_size` says where to start, else where
     the last `fit` of this model ended; a Run: the sizes of that run, step by step), whose gradients add up
-    to those of the whole batch. With a `budget`, training is planned first, with levers and layers as
-    for `memfit.plan`; with a `plan` it begins as that says. Cuts and precision are taken back at the end.
+    to those of the whole batch. With a `budget`, or under a limit that is not plainly enough, training is
+    planned first, with levers and layers as for `memfit.plan`; with a `plan` it begins as that says, and with
+    `plan=False` the guard alone sees to it. Cuts and precision are taken back at the end.
     What is enforced is the limit. The peak is counted from here on.
 
     >>> history = memfit.fit(model, x, y, batch_size=64, epochs=3)
@@ -67,11 +68,11 @@ def fit(
         model,
         {"x": x, "y": y, **arguments},
         in_effect,
-        plan,
+        plan or None,
         is_planned=micro_batch_size is None,
         **_micro_batches(micro_batch_size),
     )
-    return fit_planned(request, allowed, has_budget=budget is not None)
+    return fit_planned(request, allowed, has_budget=budget is not None, may_plan=plan is not False)
 
 
 @contextlib.contextmanager

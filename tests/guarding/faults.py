@@ -188,7 +188,7 @@ def train(
         if phase == "slots" and faulty:
             pressure.leave(6 << 20)
             weights = [value.tobytes() for value in model.get_weights()]
-            result["raised"].append(_raised(lambda: memfit.fit(model, x, y, **arguments)))
+            result["raised"].append(_raised(lambda: memfit.fit(model, x, y, plan=False, **arguments)))
             result["kept"] = [
                 v.tobytes() for v in model.get_weights()
             ] == weights and not model.optimizer.built
@@ -201,7 +201,7 @@ def train(
             result["outputs"] = np.asarray(outputs, np.float64).sum(axis=0).tolist()
             result["run"] = protection.run.to_dict()
         else:
-            history = memfit.fit(model, x, y, **arguments)
+            history = memfit.fit(model, x, y, plan=False, **arguments)
             result["run"], result["logs"] = history.run.to_dict(), history.history
     seen = next(v for v in model.non_trainable_variables if v.path.endswith("seen")).numpy()
     values = (
@@ -235,9 +235,9 @@ def _in_two(
     until = BATCH * (callback.step + 1)
     first = {name: values[:until] for name, values in x.items()}
     rest = {name: values[until:] for name, values in x.items()}
-    result["raised"].append(_raised(lambda: memfit.fit(model, first, y[:until], **arguments)))
+    result["raised"].append(_raised(lambda: memfit.fit(model, first, y[:until], plan=False, **arguments)))
     result["iterations"] = int(model.optimizer.iterations)
-    history = memfit.fit(model, rest, y[until:], **{**arguments, "callbacks": []})
+    history = memfit.fit(model, rest, y[until:], **{**arguments, "callbacks": [], "plan": False})
     result["run"] = history.run.to_dict()
 
 

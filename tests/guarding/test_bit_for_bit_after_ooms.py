@@ -35,7 +35,7 @@ def _train(
     memfit.devices.reset_peak()
     run = None if replay is None else memfit.Run.from_dict(replay)
     keras.utils.set_random_seed(11)
-    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0, micro_batch_size=run)
+    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0, micro_batch_size=run, plan=False)
     seen = {"digest": every_digest(model), "run": history.run.to_dict(), "logs": history.history}
     if and_plain:
         plain = make(kind)
@@ -56,7 +56,7 @@ def _need(kind: str, floatx: str) -> dict[str, int]:
     model = make(kind)
     data = data_for(kind, count=3 * BATCH)
     memfit.devices.reset_peak()
-    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0)
+    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0, plan=False)
     return {"base": memfit.devices.device_memory().current_bytes, "peak": history.run.peak_bytes}
 
 

@@ -296,7 +296,9 @@ def _train_normalised(micro_batch_size: int | None) -> dict[str, Any]:
     x, y = random.random((320, 128, 64), "float32"), random.integers(0, 4, 320)
     model = _normalised()
     before = (model.train_function, "make_train_function" in vars(model))
-    history = memfit.fit(model, x, y, batch_size=256, epochs=2, verbose=0, micro_batch_size=micro_batch_size)
+    history = memfit.fit(
+        model, x, y, batch_size=256, epochs=2, verbose=0, micro_batch_size=micro_batch_size, plan=False
+    )
     after = (model.train_function, "make_train_function" in vars(model))
     return {
         "digest": digest(model),
@@ -339,7 +341,7 @@ def _validate_in_large_batches() -> dict[str, Any]:
     model = _normalised()
     history = memfit.fit(
         model, x[:64], y[:64], batch_size=32, epochs=2, verbose=0,
-        validation_data=(x, y), validation_batch_size=512,
+        validation_data=(x, y), validation_batch_size=512, plan=False,
     )  # fmt: skip
     return {
         "digest": digest(model, metrics=False),
@@ -412,7 +414,7 @@ def _does_not_fit() -> dict[str, Any]:
     memfit.fit(model, x[:1, :8], y[:1], batch_size=1, verbose=0)  # so that there is something to lose
     before = digest(model, metrics=False)  # Keras itself resets metrics when an epoch begins
     try:
-        memfit.fit(model, x, y, batch_size=2, verbose=0)
+        memfit.fit(model, x, y, batch_size=2, verbose=0, plan=False)
     except memfit.errors.DoesNotFit as error:
         unchanged = before == digest(model, metrics=False)
         return {"error": str(error), "unchanged": unchanged, "limit": error.limit_bytes}

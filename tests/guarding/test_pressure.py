@@ -46,7 +46,7 @@ def _train() -> dict[str, Any]:
     # may end the process.
     history = memfit.fit(
         model, x, 0.01 * np.arange(BATCH), batch_size=BATCH, epochs=STEPS, verbose=0, shuffle=False,
-        callbacks=[ComesAndGoes()],
+        callbacks=[ComesAndGoes()], plan=False,
     )  # fmt: skip
     return {"run": history.run.to_dict(), "iterations": int(model.optimizer.iterations)}
 
@@ -93,11 +93,11 @@ def _whole_under_pressure(foresees: bool) -> dict[str, Any]:
                 pressure.leave(6 << 20)
                 threading.Timer(14, pressure.release).start()
 
-    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0, callbacks=[Comes()])
+    history = memfit.fit(model, **data, batch_size=BATCH, verbose=0, callbacks=[Comes()], plan=False)
     pressure.leave(6 << 20)
     before = every_digest(model)
     try:
-        memfit.fit(model, **data, batch_size=BATCH, verbose=0, epochs=2)
+        memfit.fit(model, **data, batch_size=BATCH, verbose=0, epochs=2, plan=False)
     except memfit.errors.DoesNotFit as error:
         message = str(error)
     metrics = len(model.metrics_variables)

@@ -18,7 +18,7 @@ from memfit.graph.kernels import Signature, is_cheap, knowledge_of, reuses_of, r
 from memfit.graph.labels import Labels
 from memfit.graph.loops import LOOPS, Items, items_of, say_shapes_of_items, trips
 from memfit.graph.xla_buffers import Argument, CompiledFunctions, is_compiled
-from memfit.guarding.step.room import outputs_checked
+from memfit.guarding.step.room import may_rearrange_filter, outputs_checked
 from memfit.private.tensorflow.graph_defs import Maker, body_graph_def, maker_of_kernels
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -230,7 +230,7 @@ class _GraphReader:
             known = knowledge_of(kind, self._reader.maker) != "nothing"
             special |= {"scratch": scratch_of(signature), "known": known}
             if self._reader.maker == "oneDNN":
-                special["rooms"] = _rooms(kind, signature, common["part"])
+                special |= _room(kind.removeprefix(FUSED), signature, common["part"])
         return Op(**common, role=role, reuses=reuses, reusing=reusing, seconds=cost_of(operation), **special)
 
     def _collected(self, operation: Any) -> Op:
@@ -315,10 +315,14 @@ class _GraphReader:
         return self._reader.add_body(read)
 
 
-def _rooms(kind: str, signature: Signature, part: str) -> int:
-    """The room that a guard makes sure of, in multiples of the first output."""
-    count = outputs_checked(kind.removeprefix(FUSED), is_backward=part == "gradients")
-    return 4 * count if count and signature.output_types[0] in _HALVES else count
+def _room(kind: str, signature: Signature, part: str) -> dict[str, int]:
+    """The room that a guard makes sure of: in multiples of the first output, and for a filter."""
+    count = outputs_checked(kind, is_backward=part == "gradients")
+    if not count:
+        return {}
+    is_half = signature.output_types[0] in _HALVES
+    filter_bytes = signature.input_bytes[1] if may_rearrange_filter(kind) else 0
+    return {"rooms": 4 * count if is_half else count, "filter_bytes": filter_bytes}
 
 
 def _holds_something(role: OpRole, signature: Signature) -> bool:

@@ -16,23 +16,29 @@ from memfit.core.records.plans import in_words
 from memfit.core.units import format_size
 from memfit.guarding.fit_request import FitRequest
 from memfit.guarding.protection import fit_guarded
+from memfit.guarding.step.rollback import bytes_in_use, size_of
+from memfit.machine import limit_in_force
 from memfit.model.training_data import batches_of, samples_of, takes_batch_size
+from memfit.planning.ample import is_ample
 from memfit.planning.planner import check_layers, find_plan
 from memfit.planning.request import AllowedLevers, PlanRequest, check_used
 from memfit.planning.run_history import aim_of, check_plan, key_of, remember, runs_that_matter, structure_of
 from memfit.planning.variants import pulled
+from memfit.private.tensorflow.variables import backing_variable
 
 logger = logging.getLogger("memfit")
 
 _SAMPLES = 8  # that layers are tried on in float16
+_STEPS = 32  # of a limit, by which what others hold is told
 
 
-def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool) -> Any:
+def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool, may_plan: bool) -> Any:
     """Train as the plan of a request says, or as one that is made for it; else with the guard alone.
 
-    `has_budget` says whether the user gave the budget: only then a plan is made for it.
+    A plan is made, where it may be, for a budget that the user gave, or for the limit in force unless that
+    is plainly enough.
     """
-    request = _with_plan(request, allowed, has_budget=has_budget)
+    request = _with_plan(request, allowed, has_budget=has_budget, may_plan=may_plan)
     with PlannedModel(request.model, request.plan, request.arguments) as planned:
         size = planned.micro_batch_size if request.is_planned else request.micro_batch_size
         return fit_guarded(
@@ -46,23 +52,43 @@ def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool
         )
 
 
-def _with_plan(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool) -> FitRequest:
+def _with_plan(
+    request: FitRequest, allowed: AllowedLevers, *, has_budget: bool, may_plan: bool
+) -> FitRequest:
     """The request with its plan checked, or made where it has none."""
     model, arguments, budget_bytes = request.model, request.arguments, request.budget.budget_bytes
-    is_to_be_planned = has_budget and request.plan is None and request.is_planned
-    check_used(allowed, planned=is_to_be_planned)
+    is_to_be_planned = may_plan and request.plan is None and request.is_planned
+    is_limited = limit_in_force() is not None
+    check_used(allowed, planned=is_to_be_planned and (has_budget or is_limited))
     if request.plan is not None:
         check_plan(model, request.plan, arguments, budget_bytes if has_budget else None)
         if takes_batch_size(arguments["x"]):
             arguments = {**arguments, "batch_size": request.plan.batch_size}
         return replace(request, arguments=arguments)
-    if not is_to_be_planned:
+    if not has_budget:
+        budget_bytes = _worth_planning_for(model, arguments, budget_bytes) if is_limited else 0
+    if not is_to_be_planned or not budget_bytes:
         return request
     plan, why_not = plan_for_fit(model, arguments, budget_bytes, allowed)
     if plan is None:
         note = f"No plan was made: {why_not}. The guard alone sees to it."
         return replace(request, notes=(*request.notes, note))
     return replace(request, plan=plan)
+
+
+def _worth_planning_for(model: Any, arguments: dict[str, Any], limit_bytes: int) -> int:
+    """The bytes that a model can have under a limit; none where they are plainly enough."""
+    if not getattr(model, "built", False):
+        return limit_bytes
+    free_bytes, (size, _) = limit_bytes - _held_by_others(model, limit_bytes), batches_of(arguments)
+    return 0 if size and is_ample(model, size, free_bytes) else free_bytes
+
+
+def _held_by_others(model: Any, limit_bytes: int) -> int:
+    """The bytes in use on the device that are not the model's, in steps, so that plans can be kept."""
+    step = max(1, limit_bytes // _STEPS)
+    own = sum(size_of(backing_variable(variable)) for variable in model.variables)
+    return max(0, (bytes_in_use() or 0) - own) // step * step
 
 
 def plan_for_fit(

@@ -29,7 +29,7 @@ def _train() -> dict[str, Any]:
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
     random = np.random.default_rng(0)
     x, y = random.random((3 * ROWS, 48, 48, 3), "float32"), random.random((3 * ROWS, 16), "float32")
-    run = memfit.fit(model, x, y, batch_size=ROWS, shuffle=False, verbose=0).run
+    run = memfit.fit(model, x, y, batch_size=ROWS, shuffle=False, verbose=0, plan=False).run
     return {
         "weights": [weight.numpy().tolist() for weight in model.trainable_weights],
         "micro_batch_size": run.micro_batch_size,

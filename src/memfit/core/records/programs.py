@@ -76,6 +76,7 @@ class Op:
     reusing: int = 0  # position of that output
     scratch: tuple[int, ...] = ()  # bytes that it needs while it runs
     rooms: int = 0  # for so many of its first output a guard makes sure that there is room before it runs
+    filter_bytes: int = 0  # of weights that it may rearrange, for which that guard makes sure of room, too
     known: bool = True  # whether anybody knows what it needs while it runs
     seconds: float = 0.0
     cheap: bool = False  # the executor runs it at once instead of handing it to a worker

@@ -13,6 +13,7 @@ import random
 from collections import deque
 
 from memfit.core.records import Op, Program
+from memfit.core.room import pieces_of_room
 from memfit.estimating.simulator.allocator import Allocator, PoolExhausted
 from memfit.estimating.simulator.buffers import (
     Buffers,
@@ -26,9 +27,7 @@ from memfit.estimating.simulator.buffers import (
     Wiring,
 )
 
-# The least that a guard makes sure of, and what it takes beside for scratch.
-_CHECKED_BYTES = 1 << 16
-_MOST_SCRATCH_BYTES, _SCRATCH_BYTES = 4 << 18, 4 << 16
+_NUMBER_BYTES = 4
 
 
 class Simulation:
@@ -206,12 +205,10 @@ class _Run:
 
     def _make_sure_of_room(self, op: Op, size: int) -> None:
         """Take as much as a guard does before an operation, and give it back."""
-        if size >= _CHECKED_BYTES:
-            memory = self._simulation.memory
-            scratch = min(size // 4, _MOST_SCRATCH_BYTES) + _SCRATCH_BYTES
-            taken = [memory.allocate(each) for each in (_SCRATCH_BYTES, scratch, *[size] * op.rooms)]
-            for address in taken:
-                memory.free(address)
+        memory, numbers = self._simulation.memory, (size // _NUMBER_BYTES, op.filter_bytes // _NUMBER_BYTES)
+        pieces = pieces_of_room(*numbers, outputs=op.rooms)
+        for address in [memory.allocate(_NUMBER_BYTES * piece) for piece in pieces]:
+            memory.free(address)
 
     def _with_variable(self, op: Op, inputs: list[Value]) -> tuple[list[Value], list[int]]:
         buffers, variables = self._buffers, self._simulation.lasting.variables

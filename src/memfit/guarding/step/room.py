@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.core.room import pieces_of_room
 from memfit.private.tensorflow.graph_defs import add_control_input, buffers_of, each_operation, is_in_loop
 from memfit.private.tensorflow.runtime import uses_onednn
 
@@ -142,12 +143,9 @@ def _sum(tensors: Iterable[Any]) -> LeastNeed:
 
 ROOM = "room"  # the last part of the name of a check, below that of its operation
 
-_SMALL_BYTES = 1 << 16
 _HALF_BYTES = 2
+_LARGEST = tf.int32.max  # that an operation can ask for at once
 _WITH_WORKSPACE = ("MaxPool", "MaxPool3D")  # which is as large as the output
-# For scratch: a quarter of the output, but not more than so many numbers, and some numbers in any case. The
-# most that was seen in 2,100 kernels of eight models were 26 thousand.
-_MOST_SCRATCH, _SCRATCH = 1 << 18, 1 << 16
 _FUSED = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")  # with a bias and an activation behind them
 _LIKE_FIRST_INPUT = (
     "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "FusedBatchNormGrad", "FusedBatchNormGradV2",
@@ -170,6 +168,11 @@ def outputs_checked(kind: str, *, is_backward: bool) -> int:
     if kind not in _CHECKED or (kind == "MatMul" and is_backward):
         return 0
     return 2 if kind in _WITH_WORKSPACE else 1
+
+
+def may_rearrange_filter(kind: str) -> bool:
+    """Whether operations of this kind may copy their second input, a filter, into another order."""
+    return kind in (*_FUSED, *_SHAPE_IN_FIRST_INPUT)
 
 
 def room_checked() -> Any:
@@ -219,30 +222,44 @@ def _check(operation: Any, outputs: int, *, after: Any) -> bool:
     # Not even the sizes are computed before: in a pool that is full, each small number would wait in vain for
     # ten seconds, one after the other.
     with operation.graph.as_default(), tf.name_scope(f"{operation.name}/"), _only_after(before):
-        shape = _shape_of_output(operation)
-        if shape is None:
+        pieces = _pieces(operation, outputs)
+        if pieces is None:
             return False
-        count, dtype = tf.reduce_prod(shape), operation.outputs[0].dtype
-        scratch = tf.maximum(tf.minimum(count // 4, _MOST_SCRATCH), _filter_count(operation)) + _SCRATCH
-        if dtype.size == _HALF_BYTES:  # numbers of 16 bits are rearranged
-            scratch += 3 * count
-        # All at once, each in a piece of its own, as kernels ask for them; nothing looks at them. The small
-        # ones come first: what is held when the next finds no room stays until the step has ended.
-        rooms: list[Any] = []
-        for size in (_SCRATCH, scratch, *[count] * outputs):
-            with tf.control_dependencies(rooms):
-                taken = tf.reshape(size, (1,))
-                rooms.append(tf.raw_ops.Empty(shape=taken, dtype=dtype, init=False, name=ROOM))
-        at_once = tf.raw_ops.Assert(condition=count >= 0, data=rooms)
-    add_control_input(_waiting(operation), at_once)
+        add_control_input(_waiting(operation), _taken_at_once(pieces, operation.outputs[0].dtype))
     return True
 
 
-def _filter_count(operation: Any) -> int:
-    """The numbers of the filter that an operation may have to rearrange."""
-    if operation.type not in (*_FUSED, *_SHAPE_IN_FIRST_INPUT):
-        return 0
-    return int(operation.inputs[1].shape.num_elements() or 0)
+def _pieces(operation: Any, outputs: int) -> list[Any] | None:
+    """The sizes of the pieces to make sure of, in numbers; None where the output cannot be told."""
+    output = operation.outputs[0]
+    filters = operation.inputs[1].shape.num_elements() if may_rearrange_filter(operation.type) else 0
+    is_half = output.dtype.size == _HALF_BYTES
+    if output.shape.is_fully_defined():
+        return pieces_of_room(output.shape.num_elements(), filters or 0, outputs=outputs, is_half=is_half)
+    shape = _shape_of_output(operation)
+    if shape is None:
+        return None
+    count = tf.reduce_prod(tf.cast(shape, tf.int64))
+    sizes = pieces_of_room(
+        count, filters or 0, outputs=outputs, is_half=is_half, smaller=tf.minimum, larger=tf.maximum
+    )
+    return [
+        size if isinstance(size, int) else tf.cast(tf.minimum(size, _LARGEST), tf.int32) for size in sizes
+    ]
+
+
+def _taken_at_once(pieces: list[Any], dtype: Any) -> Any:
+    """The operation after which all pieces have been taken, each by itself, and given back.
+
+    Nothing looks at them. The small ones come first: what is held when the next finds no room stays until
+    the step has ended.
+    """
+    rooms: list[Any] = []
+    for size in pieces:
+        with tf.control_dependencies(rooms):
+            taken = [min(size, _LARGEST)] if isinstance(size, int) else tf.reshape(size, (1,))
+            rooms.append(tf.raw_ops.Empty(shape=taken, dtype=dtype, init=False, name=ROOM))
+    return rooms[0].op if len(rooms) == 1 else tf.raw_ops.Assert(condition=True, data=rooms)
 
 
 @contextmanager
@@ -253,11 +270,8 @@ def _only_after(operations: list[Any]) -> Iterator[None]:
 
 
 def _shape_of_output(operation: Any) -> Any:
-    """The shape of the first output when the graph runs; None where it is small, or cannot be told."""
+    """The shape of the first output when the graph runs; None where it cannot be told."""
     output, inputs = operation.outputs[0], operation.inputs
-    if output.shape.is_fully_defined():
-        is_small = output.shape.num_elements() * output.dtype.size < _SMALL_BYTES
-        return None if is_small else tf.constant(output.shape.as_list(), tf.int32)
     if operation.type in _SHAPE_IN_FIRST_INPUT:
         return tf.cast(inputs[0], tf.int32)
     if operation.type in _LIKE_FIRST_INPUT:

@@ -127,3 +127,37 @@ def test_a_plan_fits_and_trains_as_if_there_were_no_limit() -> None:
     ]
     for ours, plain in zip(seen["weights"], run_limited(_plain, None), strict=True):
         assert max(abs(a - b) for a, b in zip(ours, plain, strict=True)) < 2e-5
+
+
+def _under_a_limit() -> dict[str, Any]:
+    import keras
+    import tensorflow as tf
+
+    import memfit
+
+    x, seen = _images(), dict[str, Any]()
+    how = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    model = _autoencoder()
+    run = memfit.fit(model, x, x, **how).run
+    seen["planned"] = [run.plan is not None, len(run.ooms), run.micro_batch_size < BATCH]
+    seen["weights"] = [weight.ravel().tolist() for weight in model.get_weights()]
+    seen["guard alone"] = memfit.fit(model, x[:2], x[:2], **how, plan=False).run.plan
+    small = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    small.compile("adam", "mse")
+    run = memfit.fit(small, x[:8, 0, :8, 0], x[:8, 0, :4, 0], **how).run
+    seen["plainly enough"] = [run.plan, list(run.notes)]
+    held = tf.zeros((32 << 20,), tf.uint8)
+    run = memfit.fit(_autoencoder(), x, x, **how).run
+    seen["beside others"] = [run.plan and run.plan.budget_bytes, len(held)]
+    return seen
+
+
+def test_under_a_limit_fit_plans_by_itself() -> None:
+    seen = run_limited(_under_a_limit, BUDGET)
+    assert seen["planned"] == [True, 0, True]
+    assert seen["guard alone"] is None
+    assert seen["plainly enough"] == [None, []]
+    budget_bytes, held_bytes = seen["beside others"]  # which leaves gaps, so that steps may run out yet
+    assert (112 << 20) - 2 * held_bytes < budget_bytes <= (112 << 20) - held_bytes
+    for ours, plain in zip(seen["weights"], run_limited(_plain, None), strict=True):
+        assert max(abs(a - b) for a, b in zip(ours, plain, strict=True)) < 2e-5

@@ -96,6 +96,51 @@ def test_without_checks_the_process_would_end() -> None:
     assert "Error" not in str(raised.value), "an exception, and no crash"
 
 
+def _fill_pool() -> list[Any]:
+    """Hold all of the pool but a few thousand bytes."""
+    import tensorflow as tf
+
+    from memfit.guarding.step.rollback import free_bytes
+
+    held = []
+    while (free := free_bytes() or 0) > 8192:
+        held.append(tf.raw_ops.Empty(shape=[free // 2], dtype=tf.uint8))
+    return held
+
+
+def _small_gradient(checked: bool) -> str:
+    from contextlib import nullcontext
+
+    import tensorflow as tf
+
+    from memfit.guarding.step.room import room_checked
+
+    def gradient(x: Any, dy: Any) -> Any:
+        options = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=[3, 3, 16, 32], out_backprop=dy, **options
+        )
+
+    tf.zeros((61 << 20,), tf.uint8)  # so that the pool is in one piece
+    x, dy = tf.ones((4, 24, 24, 16)), tf.ones((4, 24, 24, 32))
+    with room_checked() if checked else nullcontext():
+        function = tf.function(gradient, autograph=False).get_concrete_function(x, dy)
+    function(x, dy)
+    held = _fill_pool()
+    try:
+        function(x, dy)
+    except tf.errors.ResourceExhaustedError:
+        return f"raised with {len(held)} held"
+    return "ran"
+
+
+def test_a_kernel_with_a_small_output_is_checked_too() -> None:
+    assert run_limited(_small_gradient, "64MiB", environment=ON, checked=True).startswith("raised")
+    with pytest.raises(ChildFailed) as raised:
+        run_limited(_small_gradient, "64MiB", environment=ON, checked=False)
+    assert "Error" not in str(raised.value), "an exception, and no crash"
+
+
 def _checks() -> dict[str, Any]:
     import tensorflow as tf
 

@@ -1,4 +1,7 @@
-"""Processes of their own for measurements, forked from one with TensorFlow imported but not started."""
+"""Processes of their own for measurements, forked from one with TensorFlow imported but not started.
+
+With oneDNN or without it, as TensorFlow has it by default; `TF_ENABLE_ONEDNN_OPTS` chooses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
-    "TF_ENABLE_ONEDNN_OPTS": "0",  # as memfit.limit has it: its kernels crash where they run out of memory
     "PYTHONPATH": str(Path(__file__).parent),
 }
 

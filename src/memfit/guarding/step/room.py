@@ -3,7 +3,7 @@
 The least that a step can do with is read off its graph. Whatever the forward pass computes and the backward
 pass uses is in memory at once when the one ends and the other begins; and every operation has its inputs in
 memory at once. TensorFlow's optimiser finds ways to keep less: of 29 models one did with two thirds of that
-sum, so half of it is what counts here. Trying what cannot fit costs TensorFlow's ten seconds, and with a pool
+sum, so a little less is what counts here. Trying what cannot fit costs TensorFlow's ten seconds, and with a pool
 far too small its optimiser may end the process when it computes constants.
 
 Kernels of oneDNN end the process where they find no memory. Right before such an operation, another one takes
@@ -27,7 +27,7 @@ from memfit.private.tensorflow.graph_defs import add_control_input, buffers_of, 
 from memfit.private.tensorflow.runtime import uses_onednn
 
 _BACKWARD = "gradient_tape/"
-_SURELY = 0.5  # of what the graph as it is traced would keep
+_SURELY = 0.65  # of what the graph as it is traced would keep
 _IN_ONE_PIECE = 0.8  # of what is free: XLA asks for one block, and pools grow in pieces
 _FAR_BELOW = 6  # times as much is free as the graph would keep: then XLA need not be asked
 _ALIASES = frozenset({

@@ -18,6 +18,7 @@ def _use_them() -> dict[str, Any]:
     from memfit.private.tensorflow import graph_defs
     from memfit.private.tensorflow.graph_defs import (
         body_graph_def,
+        body_of_loop,
         buffers_of,
         called_graph,
         maker_of_kernels,
@@ -48,6 +49,8 @@ def _use_them() -> dict[str, Any]:
     seen["tracebacks"] = [len(set(tracebacks)), inside[-1], any(inside), len(inside) > 5]
 
     concrete = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((None, 4)))
+    bodies = filter(None, map(body_of_loop, concrete.graph.get_operations()))
+    seen["bodies"] = [sum(op.type == "MatMul" for op in body.get_operations()) for body in bodies]
     graph_def = concrete.graph.as_graph_def()
     for node in graph_def.node:
         if "_lower_using_switch_merge" in node.attr:
@@ -102,6 +105,7 @@ def test_operations_know_their_lines(seen: Any) -> None:
 
 def test_called_functions_have_graphs(seen: Any) -> None:
     """`_functions`, `_cached_graph`: without them steps in micro-batches have no lines."""
+    assert seen["bodies"] == [1]
     assert seen["called"] == [["Placeholder", "Tanh", "Identity"]]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-LOOPS = ("While", "StatelessWhile")
-
 _MOST = 1 << 20
 _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
     "Less": lambda a, b: a < b,

@@ -16,10 +16,10 @@ from memfit.graph.costs import FUSED, cost_of
 from memfit.graph.kernel_probes import KernelCandidate, kernel_of
 from memfit.graph.kernels import Signature, is_cheap, knowledge_of, reuses_of, role_of, scratch_of
 from memfit.graph.labels import Labels
-from memfit.graph.loops import LOOPS, Items, items_of, say_shapes_of_items, trips
+from memfit.graph.loops import Items, items_of, say_shapes_of_items, trips
 from memfit.graph.xla_buffers import Argument, CompiledFunctions, is_compiled
 from memfit.guarding.step.room import may_rearrange_filter, outputs_checked
-from memfit.private.tensorflow.graph_defs import Maker, body_graph_def, maker_of_kernels
+from memfit.private.tensorflow.graph_defs import LOOPS, Maker, body_graph_def, maker_of_kernels
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")

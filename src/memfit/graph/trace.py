@@ -23,10 +23,10 @@ from memfit.core.records import Op, OpGraph, Program, ProgramVariable
 from memfit.graph.kernel_probes import Candidates
 from memfit.graph.kernels import knowledge_of
 from memfit.graph.labels import Labels, Lines
-from memfit.graph.loops import LOOPS
 from memfit.graph.reader import Reader, put_handles
 from memfit.model.traced_functions import graph
 from memfit.private.tensorflow.graph_defs import (
+    LOOPS,
     Maker,
     buffers_of,
     called_graph,

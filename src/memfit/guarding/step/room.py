@@ -3,8 +3,8 @@
 The least that a step can do with is read off its graph. Whatever the forward pass computes and the backward
 pass uses is in memory at once when the one ends and the other begins; and every operation has its inputs in
 memory at once. TensorFlow's optimiser finds ways to keep less: of 29 models one did with two thirds of that
-sum, so a little less is what counts here. Trying what cannot fit costs TensorFlow's ten seconds, and with a pool
-far too small its optimiser may end the process when it computes constants.
+sum, so a little less is what counts here. Trying what cannot fit costs TensorFlow's ten seconds, and with a
+pool far too small its optimiser may end the process when it computes constants.
 
 Kernels of oneDNN end the process where they find no memory. Right before such an operation, another one takes
 as much memory as its output needs and gives it back. It does not touch that memory, so it costs microseconds;
@@ -17,17 +17,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from memfit.core.room import pieces_of_room
-from memfit.private.tensorflow.graph_defs import add_control_input, buffers_of, each_operation, is_in_loop
+from memfit.private.tensorflow.graph_defs import (
+    add_control_input,
+    body_of_loop,
+    buffers_of,
+    each_operation,
+    is_in_loop,
+)
 from memfit.private.tensorflow.runtime import uses_onednn
 
 _BACKWARD = "gradient_tape/"
 _SURELY = 0.65  # of what the graph as it is traced would keep
+# Of what loops keep for the way back. A loop that runs out is stuck for minutes: it goes on with all that it
+# has begun, and each operation waits for ten seconds. So it is not begun where it might not fit.
+_IN_LOOPS = 1.5
 _IN_ONE_PIECE = 0.8  # of what is free: XLA asks for one block, and pools grow in pieces
 _FAR_BELOW = 6  # times as much is free as the graph would keep: then XLA need not be asked
 _ALIASES = frozenset({
@@ -41,18 +50,25 @@ _NOT_MADE = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp", 
 
 @dataclass(frozen=True)
 class LeastNeed:
-    """The bytes that a step takes at least: for itself, and for each row of its batch."""
+    """The bytes that a step takes at least: for itself, for each row of its batch, and in loops."""
 
     fixed_bytes: int
     bytes_per_row: int
+    in_loops: LeastNeed | None = None
 
     def at(self, rows: int) -> int:
         """The bytes for a batch of so many rows."""
-        return self.fixed_bytes + rows * self.bytes_per_row
+        return self.fixed_bytes + rows * self.bytes_per_row + (self.in_loops.at(rows) if self.in_loops else 0)
+
+    def with_more(self, other: LeastNeed) -> LeastNeed:
+        """Both together."""
+        return LeastNeed(self.fixed_bytes + other.fixed_bytes, self.bytes_per_row + other.bytes_per_row)
 
     def check(self, rows: int, free_bytes: int | None) -> None:
         """Raise where a step on so many rows cannot fit into what is free."""
         needed_bytes = int(_SURELY * self.at(rows))
+        if self.in_loops is not None and rows > 1:  # one sample is tried in any case
+            needed_bytes = max(needed_bytes, int(_IN_LOOPS * self.in_loops.at(rows)))
         if free_bytes is not None and needed_bytes > free_bytes:
             raise WouldRunOut(needed_bytes, free_bytes)
 
@@ -99,19 +115,33 @@ def least_need(func_graph: Any) -> LeastNeed:
     """The least that a graph can do with."""
     backward: set[str] = set()  # the names of operations
     saved: dict[str, Any] = {}
-    most = LeastNeed(0, 0)
+    most, in_loops = LeastNeed(0, 0), LeastNeed(0, 0)
     for operation in func_graph.get_operations():
         before = [tensor.op for tensor in operation.inputs] + operation.control_inputs
         if _BACKWARD in operation.name or any(one.name in backward for one in before):
             backward.add(operation.name)
         if operation.type in _SHAPES:
             continue
+        in_loops = in_loops.with_more(_kept_by_loop(operation))
         sources = {source.name: source for source in map(_source, operation.inputs) if _is_made(source)}
         if operation.name in backward:
             saved |= {name: one for name, one in sources.items() if one.op.name not in backward}
         if operation.type not in _NOT_MADE | _ALIASES:
             most = max(most, _sum(sources.values()), key=_rough)
-    return max(most, _sum(saved.values()), key=_rough)
+    return replace(max(most, _sum(saved.values()), key=_rough), in_loops=in_loops)
+
+
+def _kept_by_loop(operation: Any) -> LeastNeed:
+    """The bytes that a loop keeps for the way back, as far as it is known how often it runs."""
+    body = body_of_loop(operation)
+    if body is None:
+        return LeastNeed(0, 0)
+    given = [tensor.op for tensor in operation.inputs if tensor.op.type == "TensorListFromTensor"]
+    times = max((one.inputs[0].shape[0] or 0 for one in given if one.inputs[0].shape.rank), default=0)
+    pushed = (one.inputs[1] for one in body.get_operations() if one.type == "TensorListPushBack")
+    made = {tensor.name: tensor for tensor in map(_source, pushed) if _is_made(tensor)}
+    each = _sum(made.values())
+    return LeastNeed(times * each.fixed_bytes, times * each.bytes_per_row)
 
 
 def _rough(need: LeastNeed) -> int:

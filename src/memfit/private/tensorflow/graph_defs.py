@@ -15,6 +15,8 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from memfit.private.patching import replaced
 from memfit.private.tensorflow.runtime import uses_onednn
 
+LOOPS = ("While", "StatelessWhile")
+
 Maker = Literal["TensorFlow", "oneDNN", "GPU"]  # of kernels
 
 
@@ -97,6 +99,14 @@ def called_graph(operation: Any) -> Any:
         return None
     function = operation.graph._functions.get(operation.get_attr("f").name)
     return getattr(function, "_cached_graph", None)
+
+
+def body_of_loop(operation: Any) -> Any:
+    """The graph that an operation of a traced graph runs again and again; None where it is no loop."""
+    if operation.type not in LOOPS:
+        return None
+    function = operation.graph._functions.get(operation.get_attr("body").name)
+    return getattr(function, "_cached_graph", None) or getattr(function, "graph", None)
 
 
 def buffers_of(concrete: Any, specs: list[Any]) -> tuple[list[int], list[int]]:

@@ -40,9 +40,12 @@ def _sums() -> dict[str, Any]:
         function = tf.function(way)
         function()
         before = device_memory().current_bytes
-        with measure_peak() as peak:
-            function()
-        peaks[name] = (peak.peak_bytes - before) / MIB
+        seen = []
+        for _ in range(5):  # rounds of a loop overlap differently each time
+            with measure_peak() as peak:
+                function()
+            seen.append((peak.peak_bytes - before) / MIB)
+        peaks[name] = min(seen)
     return peaks
 
 

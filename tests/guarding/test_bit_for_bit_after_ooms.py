@@ -73,7 +73,8 @@ def test_what_ran_out_is_bit_for_bit_what_never_did(kind: str) -> None:
     floatx = "float64" if same_as_plain else "float32"
     limited = run_limited(_train, _limit(kind, floatx), kind=kind, floatx=floatx, replay=None)
     run = limited["run"]
-    assert run["ooms"], "the limit did not bite"
+    if kind not in _LOOPS:  # what loops keep is foreseen
+        assert run["ooms"], "the limit did not bite"
     assert run["steps"] == STEPS
     assert run["micro_batches"][-1]["micro_batch_size"] < BATCH
     roomy = run_limited(_train, "2GiB", kind=kind, floatx=floatx, replay=run, and_plain=same_as_plain)

@@ -53,7 +53,7 @@ def _train_where_it_just_fits(budget: str | None) -> dict[str, Any]:
     from guarding.small_models import digest
 
     model = _model()
-    run = memfit.fit(model, **_arguments(), budget=budget).run
+    run = memfit.fit(model, **_arguments(), budget=budget, plan=None if budget else False).run
     return {
         "digest": digest(model),
         "sizes": [change.micro_batch_size for change in run.micro_batches],

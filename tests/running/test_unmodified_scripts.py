@@ -191,3 +191,39 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert code == 0, said[-2000:]
     assert "Training 1 goes on at epoch " in said
     _assert_identical(tmp_path / "whole" / "saved.npz", folder / "saved.npz")
+
+
+TENSORFLOW_FIRST = """
+import tensorflow as tf
+import numpy as np
+from tensorflow.keras import layers
+
+images = np.random.default_rng(0).random((128, 48, 48, 3), "float32")
+model = tf.keras.Sequential([layers.Input((48, 48, 3))])
+for _ in range(4):
+    model.add(layers.Conv2D(32, 3, padding="same", activation="relu"))
+model.add(layers.Conv2D(3, 3, padding="same"))
+model.compile(optimizer="adam", loss="mse")
+model.fit(images, images, epochs=1, batch_size=64, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_a_script_that_imports_tensorflow_before_keras_is_planned_and_guarded(
+    tmp_path: Path, onednn: str
+) -> None:
+    (tmp_path / "train.py").write_text(TENSORFLOW_FIRST)
+    report = tmp_path / "report.json"
+    command = ["-m", "memfit", "run", "--budget", "80MiB", "--report", str(report), "train.py"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**_environment(tmp_path), "TF_ENABLE_ONEDNN_OPTS": onednn},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (training,) = json.loads(report.read_text())["trainings"]
+    assert training["plan"]["chosen"]["micro_batch_size"] < 64
+    assert training["steps"] == 2

@@ -20,7 +20,11 @@ from memfit.running.child.context import ChildContext, tell
 
 
 class AfterImport(MetaPathFinder):
-    """Calls a function when the module of that name has been imported; at once if it has been already."""
+    """Calls a function once the code of the module of that name has run; at once if it has already.
+
+    That somebody looks for a module does not mean that it is imported: TensorFlow looks for Keras as it
+    starts, and imports it much later. So this stays until the module's code has run.
+    """
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name, self._action = name, action
@@ -38,8 +42,8 @@ class AfterImport(MetaPathFinder):
         """The module as all others would find it, with the function behind its code."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             self._go_behind(spec.loader)
@@ -50,7 +54,9 @@ class AfterImport(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            self._action()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._action()
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 

@@ -8,183 +8,28 @@ from a third one, plain with TensorFlow's counting allocator. With oneDNN and wi
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
+from _contestants import WORLDS, Contestant, Way
 from _results import write_results
+from _speed_models import MODELS
 
-STEPS = 6  # of an epoch
 PAIRS = 7
-_PAUSE_SECONDS = 1.5
-LIMIT = "12GiB"
-WORLDS = {"oneDNN on": "1", "oneDNN off": "0"}
-Model = tuple[Any, tuple[int, ...], tuple[int, ...], int]  # the model, shapes of x and y, batch size
-
-
-def _dense() -> Model:
-    import keras
-    from keras import layers
-
-    hidden = [layers.Dense(1024, "relu") for _ in range(4)]
-    return keras.Sequential([keras.Input((512,)), *hidden, layers.Dense(8)]), (512,), (8,), 1024
-
-
-def _convolutions() -> Model:
-    import keras
-    from keras import layers
-
-    hidden = [layers.Conv2D(width, 3, padding="same", activation="relu") for width in (32, 32, 64, 32)]
-    model = keras.Sequential([keras.Input((64, 64, 3)), *hidden, layers.Conv2D(3, 3, padding="same")])
-    return model, (64, 64, 3), (64, 64, 3), 32
-
-
-def _volumes() -> Model:
-    import keras
-    from keras import layers
-
-    hidden: list[Any] = []
-    for width in (16, 32, 64):
-        hidden += [layers.Conv3D(width, 3, padding="same", activation="relu"), layers.MaxPooling3D()]
-    model = keras.Sequential([keras.Input((16, 32, 32, 1)), *hidden, layers.Flatten(), layers.Dense(4)])
-    return model, (16, 32, 32, 1), (4,), 32
-
-
-def _depthwise() -> Model:
-    import keras
-
-    model = keras.applications.MobileNetV2((96, 96, 3), weights=None, classes=10)
-    return model, (96, 96, 3), (10,), 16
-
-
-def _transformer() -> Model:
-    import keras
-    from keras import layers
-
-    tokens = keras.Input((128, 64))
-    x = tokens
-    for _ in range(4):
-        normed = layers.LayerNormalization()(x)
-        x = layers.add([x, layers.MultiHeadAttention(4, 32)(normed, normed)])
-        x = layers.add([x, layers.Dense(64)(layers.Dense(256, "gelu")(layers.LayerNormalization()(x)))])
-    return keras.Model(tokens, layers.Dense(8)(layers.GlobalAveragePooling1D()(x))), (128, 64), (8,), 64
-
-
-def _lstm() -> Model:
-    import keras
-    from keras import layers
-
-    hidden = [layers.LSTM(128, return_sequences=True), layers.LSTM(128), layers.Dense(4)]
-    return keras.Sequential([keras.Input((96, 32)), *hidden]), (96, 32), (4,), 128
-
-
-def _resnet50() -> Model:
-    import keras
-
-    model = keras.applications.ResNet50(weights=None, input_shape=(96, 96, 3), classes=10)
-    return model, (96, 96, 3), (10,), 16
-
-
-def _unet() -> Model:
-    import keras
-    from keras import layers
-
-    def block(x: Any, width: int) -> Any:
-        for _ in range(2):
-            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(x)))
-        return x
-
-    image = keras.Input((96, 96, 3))
-    x, kept = image, []
-    for width in (16, 32, 64):
-        x = block(x, width)
-        kept.append(x)
-        x = layers.MaxPooling2D()(x)
-    for width, skipped in zip((64, 32, 16), reversed(kept), strict=True):
-        x = block(layers.concatenate([layers.UpSampling2D()(x), skipped]), width)
-    return keras.Model(image, layers.Conv2D(1, 1)(x)), (96, 96, 3), (96, 96, 1), 16
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    "dense": _dense,
-    "convolutions": _convolutions,
-    "3-D convolutions": _volumes,
-    "MobileNetV2": _depthwise,
-    "transformer": _transformer,
-    "LSTM": _lstm,
-    "ResNet50": _resnet50,
-    "U-Net": _unet,
-}
-
-
-def _contestant(orders: Connection, name: str, how: str) -> None:
-    """A process that trains an epoch each time that it is asked to, and says what that took."""
-    if how == "memfit":
-        import memfit
-
-        memfit.limit(LIMIT)
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    keras.utils.set_random_seed(0)
-    model, x_shape, y_shape, batch_size = MODELS[name]()
-    model.compile(keras.optimizers.Adam(1e-4), "mse")
-    random = np.random.default_rng(0)
-    x = random.random((STEPS * batch_size, *x_shape), "float32")
-    y = random.random((STEPS * batch_size, *y_shape), "float32")
-    options = {"batch_size": batch_size, "shuffle": False, "verbose": 0}
-    answer: dict[str, Any] = {}
-    while orders.recv() == "train":
-        clock, processor = time.perf_counter(), time.process_time()
-        if how == "memfit":
-            run = memfit.fit(model, x, y, **options).run
-            answer["peak_bytes"], answer["ooms"] = run.peak_bytes, len(run.ooms)
-        else:
-            model.fit(x, y, **options)
-        answer["seconds"] = time.perf_counter() - clock
-        answer["processor_seconds"] = time.process_time() - processor
-        if how == "counted":
-            answer["peak_bytes"] = tf.config.experimental.get_memory_info("CPU:0")["peak"]
-        orders.send(answer)
-    os._exit(0)
-
-
-class Contestant:
-    """One of those processes."""
-
-    def __init__(self, name: str, how: str, *, onednn: str) -> None:
-        os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = onednn
-        os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1" if how == "counted" else "0"
-        context = multiprocessing.get_context("spawn")
-        self._orders, theirs = context.Pipe()
-        self._process = context.Process(target=_contestant, args=(theirs, name, how))
-        self._process.start()
-        theirs.close()
-
-    def train(self) -> dict[str, Any]:
-        """An epoch, once the threads of the other process have gone to sleep."""
-        time.sleep(_PAUSE_SECONDS)
-        self._orders.send("train")
-        return dict(self._orders.recv())
-
-    def end(self) -> None:
-        """No more."""
-        self._orders.send("end")
-        self._process.join()
+LIMIT_BYTES = 12 << 30
+STEPS = 6  # of an epoch
 
 
 def _compare(name: str, *, onednn: str, pairs: int) -> dict[str, Any]:
-    counted = Contestant(name, "counted", onednn=onednn)
+    counted = Contestant(Way(name, STEPS, limit_bytes=LIMIT_BYTES), onednn=onednn)
     plain_peak = max(counted.train()["peak_bytes"] for _ in range(2))
     counted.end()
-    both = {how: Contestant(name, how, onednn=onednn) for how in ("plain", "memfit")}
+    ways = {
+        "plain": Way(name, STEPS),
+        "memfit": Way(name, STEPS, how="memfit", limit_bytes=LIMIT_BYTES),
+    }
+    both = {how: Contestant(way, onednn=onednn) for how, way in ways.items()}
     for contestant in both.values():
         contestant.train()  # traces
     rounds = []

@@ -249,6 +249,7 @@ def _unsplit() -> dict[str, Any]:
         "own apply_gradients": (lambda: _dense(optimizer=Signs()), base),
         "compares samples": (lambda: _dense(loss=losses.Circle(), **bare), base),
         "one number": (lambda: _dense(loss=losses.Dice(), **bare), one_hot),
+        "one number by name": (lambda: _dense(loss="dice", **bare), one_hot),
         "sparse": (
             lambda: _sequential(keras.Input((6,), sparse=True), layers.Dense(3, "softmax")),
             {"x": sparse, "epochs": 2, "shuffle": False},
@@ -276,6 +277,7 @@ def test_what_does_not_add_up_is_said_and_stays_plain_keras() -> None:
         "own apply_gradients": "gradients are changed between the tape and the update",
         "compares samples": "its loss circle compares samples with each other",
         "one number": "neither the mean nor the sum",
+        "one number by name": "neither the mean nor the sum",
         "sparse": "a batch holds a SparseTensor",
         "pairs": "neither the mean nor the sum",
         "clipped by hand": "gradients are changed between the tape and the update",

@@ -152,6 +152,33 @@ def _under_a_limit() -> dict[str, Any]:
     return seen
 
 
+def _of_pairs(y_true: Any, y_pred: Any) -> Any:
+    """A loss that compares each sample with the next one."""
+    import keras
+
+    ops = keras.ops
+    near = ops.mean((y_pred - ops.roll(y_pred, 1, axis=0)) ** 2, axis=(1, 2, 3))
+    return ops.mean(near * ops.mean((y_true - ops.roll(y_true, 1, axis=0)) ** 2, axis=(1, 2, 3)))
+
+
+def _compared() -> dict[str, Any]:
+    import memfit
+
+    model, x = _autoencoder(), _images()
+    model.compile("adam", _of_pairs, jit_compile=False)
+    run = memfit.fit(model, x, x, batch_size=BATCH, shuffle=False, verbose=0).run
+    chosen = run.plan.chosen if run.plan else None
+    return {"sizes": [run.micro_batch_size, chosen and chosen.micro_batch_size], "notes": list(run.notes)}
+
+
+def test_what_compares_samples_with_each_other_is_never_planned_in_parts() -> None:
+    seen = run_limited(_compared, "160MiB")
+    size, planned_size = seen["sizes"]
+    assert size == BATCH
+    assert planned_size in (None, BATCH)
+    assert any("Batches are not split" in note for note in seen["notes"])
+
+
 def test_under_a_limit_fit_plans_by_itself() -> None:
     seen = run_limited(_under_a_limit, BUDGET)
     assert seen["planned"] == [True, 0, True]

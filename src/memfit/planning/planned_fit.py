@@ -16,6 +16,9 @@ from memfit.core.records.plans import in_words
 from memfit.core.units import format_size
 from memfit.guarding.fit_request import FitRequest
 from memfit.guarding.protection import fit_guarded
+from memfit.guarding.splittability import examine
+from memfit.guarding.step.batches import DeviceBatch
+from memfit.guarding.step.computation import ModelStep
 from memfit.guarding.step.rollback import bytes_in_use, size_of
 from memfit.machine import limit_in_force
 from memfit.model.training_data import batches_of, samples_of, takes_batch_size
@@ -28,7 +31,7 @@ from memfit.private.tensorflow.variables import backing_variable
 
 logger = logging.getLogger("memfit")
 
-_SAMPLES = 8  # that layers are tried on in float16
+_SAMPLES = 8  # that layers are tried on in float16, and splits
 _STEPS = 32  # of a limit, by which what others hold is told
 
 
@@ -69,11 +72,34 @@ def _with_plan(
         budget_bytes = _worth_planning_for(model, arguments, budget_bytes) if is_limited else 0
     if not is_to_be_planned or not budget_bytes:
         return request
+    allowed = _without_splits_that_fail(model, arguments, allowed)
     plan, why_not = plan_for_fit(model, arguments, budget_bytes, allowed)
     if plan is None:
         note = f"No plan was made: {why_not}. The guard alone sees to it."
         return replace(request, notes=(*request.notes, note))
     return replace(request, plan=plan)
+
+
+def _without_splits_that_fail(model: Any, arguments: dict[str, Any], allowed: AllowedLevers) -> AllowedLevers:
+    """The levers without micro-batches, where a few samples show that the parts of a batch do not add up.
+
+    A loss of the user's own may compare samples with each other; only trying it tells.
+    """
+    samples = samples_of(arguments, _SAMPLES)
+    ready = getattr(model, "compiled", False) and getattr(model, "built", False)
+    if "micro_batch" not in allowed.levers or samples is None or not ready:
+        return allowed
+    computation = ModelStep(model, "train_step")
+    if computation.doubts() is None:
+        return allowed
+    try:
+        reason = examine(computation, DeviceBatch.of(samples)).why_not_split
+    except Exception:
+        logger.debug("Splitting could not be tried.", exc_info=True)
+        return allowed
+    if reason is None:
+        return allowed
+    return replace(allowed, levers=tuple(lever for lever in allowed.levers if lever != "micro_batch"))
 
 
 def _worth_planning_for(model: Any, arguments: dict[str, Any], limit_bytes: int) -> int:

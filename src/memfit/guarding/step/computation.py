@@ -149,7 +149,7 @@ class ModelStep:
         for name in (self._step_name, "compute_loss", "compute_metrics"):
             if not is_keras_own(model, name):
                 return f"{type(model).__name__} has its own {name}"
-        for loss in output_losses(model):
+        for loss in output_losses(model) or _given_losses(model):
             if not _is_known_to_add_up(loss):
                 return f"its loss {getattr(loss, 'name', loss)} is not one of Keras' that add up"
         for layer in all_layers(model):
@@ -377,8 +377,21 @@ def _counting_batches(metric: Any, shares: LossWeights) -> Any:
     return overridden(metric, "update_state", count)
 
 
+def _given_losses(model: Any) -> list[Any]:
+    """The losses and functions that a model was compiled with, before Keras has made a loss of each."""
+    given = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
+    return [keras.losses.get(loss) for loss in keras.tree.flatten(given) if loss is not None]
+
+
+# Keras' losses that compare samples with each other, or take them together.
+_OF_WHOLE_BATCHES = tuple(
+    getattr(keras.losses, name) for name in ("Circle", "Dice", "Tversky", "circle", "dice", "tversky")
+)
+
+
 def _is_known_to_add_up(loss: Any) -> bool:
     """Whether it is one of Keras' losses that have one value for each sample."""
-    whole_batch = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
-    function = inspect.unwrap(getattr(loss, "fn", type(loss)))
-    return isinstance(loss, keras.Loss) and not isinstance(loss, whole_batch) and comes_from_keras(function)
+    kind = loss if inspect.isfunction(loss) else type(loss)
+    function = inspect.unwrap(getattr(loss, "fn", kind))
+    takes_all = kind in _OF_WHOLE_BATCHES or function in _OF_WHOLE_BATCHES
+    return not takes_all and comes_from_keras(kind) and comes_from_keras(function)

@@ -29,6 +29,7 @@ def _use_them() -> dict[str, Any]:
         each_closure,
         each_graph,
         enclosed,
+        gradients_go_with_their_graphs,
         graph_in_force,
         is_call_of_function,
         is_graph,
@@ -102,6 +103,14 @@ def _use_them() -> dict[str, Any]:
     done = let_gradients_go_with_their_graphs(lambda graph: True)
     seen["gradients"] = [done > 0, count_gradients() == gradients]
     seen["twice"] = let_gradients_go_with_their_graphs(lambda graph: True)
+    gradients_of_before = count_gradients()
+    with gradients_go_with_their_graphs():
+        short = tf.function(tf.custom_gradient(lambda x: (x, lambda upstream: upstream)))
+        short.get_concrete_function(tf.TensorSpec(()))
+    seen["short"] = [count_gradients() - gradients_of_before]
+    del short
+    gc.collect()
+    seen["short"].append(count_gradients() - gradients_of_before)
     uncompile(model)
     model.train_function = None
     noted.clear()
@@ -160,3 +169,4 @@ def test_gradients_and_closures_go_with_their_graphs(seen: Any) -> None:
     assert seen["twice"] == 0
     assert seen["closures let go"] == 2
     assert seen["gone"] == [0, 0]
+    assert seen["short"] == [1, 0]

@@ -17,7 +17,7 @@ from memfit.core.records import LayerCall, LayerGraph, LayerTensor
 from memfit.graph.costs import cost_of
 from memfit.model.calls import Call, Tensors, Wrap, calls_of, input_keys, output_keys
 from memfit.model.snapshots import Recording
-from memfit.model.traced_functions import graph, operations_so_far, why_not_repeatable
+from memfit.model.traced_functions import operations_so_far, traced, why_not_repeatable
 from memfit.private.keras.global_state import borrowed_global_seed
 from memfit.private.keras.layers import functional_of, instead_of_running_through
 
@@ -53,7 +53,7 @@ def layer_graph(model: Any, specs: Sequence[Any]) -> LayerGraph:
         return flat
 
     with borrowed_global_seed():
-        concrete = graph(passes).get_concrete_function(*specs)
+        concrete = traced(passes, *specs)
     reading = _Reading(concrete.graph.get_operations(), tracing)
     return reading.layer_graph(concrete.outputs, int(specs[0].shape[0]))
 

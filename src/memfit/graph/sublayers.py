@@ -16,7 +16,7 @@ import tensorflow as tf
 from memfit.graph.costs import cost_of
 from memfit.graph.layer_costs import Liveness, bytes_of
 from memfit.model.snapshots import Recording
-from memfit.model.traced_functions import graph, operations_so_far, why_not_repeatable
+from memfit.model.traced_functions import operations_so_far, traced, why_not_repeatable
 from memfit.private.keras.global_state import borrowed_global_seed
 from memfit.private.keras.layers import each_layer_call, layers_and_self
 from memfit.private.tensorflow.variables import backing_variable
@@ -85,7 +85,7 @@ def _levels(model: Any, specs: Any) -> _Levels:
         gradients.extend(gradient for gradient in found if gradient is not None)
 
     with borrowed_global_seed():
-        concrete = graph(passes).get_concrete_function(specs)
+        concrete = traced(passes, specs)
     operations = concrete.graph.get_operations()
     return _Levels(calls, Liveness(operations, turn[0], gradients), operations)
 

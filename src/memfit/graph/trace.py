@@ -24,7 +24,7 @@ from memfit.graph.kernel_probes import Candidates
 from memfit.graph.kernels import knowledge_of
 from memfit.graph.labels import Labels, Lines
 from memfit.graph.reader import Reader, put_handles
-from memfit.model.traced_functions import graph
+from memfit.model.traced_functions import traced
 from memfit.private.tensorflow.graph_defs import (
     LOOPS,
     Maker,
@@ -159,7 +159,7 @@ class Trace:
 
     def _traced(self, specs: Any) -> tuple[Traced, Labels]:
         with self._prepared() as labels:
-            return Traced(graph(self._function).get_concrete_function(specs)), labels
+            return Traced(traced(self._function, specs)), labels
 
     def _read(self, batch_size: int) -> Program:
         return self._read_compiled(batch_size) if self._jit_compile else self._read_graph(batch_size)[0]
@@ -172,7 +172,7 @@ class Trace:
             return self._function(keras.tree.pack_sequence_as(self._specs, list(flat)))
 
         with self._prepared() as labels:
-            concrete = graph(step, jit_compile=True).get_concrete_function(*specs)
+            concrete = traced(step, *specs, jit_compile=True)
             temporary, outputs = buffers_of(concrete, specs)
             variables = labels.in_order_of_creation(handles_by_name(concrete.graph).values())
             described = tuple(described_variable(variable, labels) for variable in variables)

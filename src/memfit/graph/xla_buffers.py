@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.model.traced_functions import graph
+from memfit.model.traced_functions import traced
 from memfit.private.tensorflow.graph_defs import body_graph_def, buffers_of
 
 
@@ -75,7 +75,7 @@ def _look(graph_def: Any, names: list[str], arguments: list[Argument], returned:
         return tf.graph_util.import_graph_def(graph_def, mapped, returned, name="")
 
     specs = [argument.spec for argument in given]
-    temporary, _ = buffers_of(graph(body, jit_compile=True).get_concrete_function(*specs), specs)
+    temporary, _ = buffers_of(traced(body, *specs, jit_compile=True), specs)
     return sum(temporary)
 
 

@@ -265,6 +265,11 @@ def protection_of(model: Any) -> Protection | None:
     return found
 
 
+def has_been_trained(model: Any) -> bool:
+    """Whether a model has steps that were traced in an earlier training."""
+    return _KEPT in vars(model)
+
+
 def keep_ladder(model: Any, ladder: Ladder) -> None:
     """Let the next training of a model begin where this ladder is."""
     kept: _Kept = vars(model).setdefault(_KEPT, _Kept())

@@ -17,7 +17,7 @@ from memfit.guarding.step.rollback import optimizers_kept_whole
 from memfit.guarding.step.staged_step import Computed, StagedStep, flatten, pack, specs_of
 from memfit.guarding.step.unsplit_step import WholeStep
 from memfit.machine import is_oom
-from memfit.model.traced_functions import graph
+from memfit.model.traced_functions import traced
 from memfit.model.training_data import is_keras_own
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.trainer import build_everything, is_built
@@ -139,8 +139,8 @@ def _trace_plain(computation: Computation, batch: Batch) -> None:
     structure, leaves = flatten(batch.part(0, batch.size))
 
     def trace(*, open_batch: bool) -> None:
-        function = graph(lambda tensors: computation.run_plain(pack(structure, tensors)))
-        function.get_concrete_function(specs_of(leaves, open_batch=open_batch))
+        specs = specs_of(leaves, open_batch=open_batch)
+        traced(lambda tensors: computation.run_plain(pack(structure, tensors)), specs)
 
     try:
         trace(open_batch=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.private.tensorflow.function_graphs import gradients_go_with_their_graphs
+
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "ResourceStridedSliceAssign")
 _DRAWS = frozenset({
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "RandomShuffle",
@@ -22,13 +24,17 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 
 
-def graph(function: Callable[..., Any], **options: Any) -> Any:
-    """A tf.function of a method or closure.
+def traced(function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
+    """The trace of a function for arguments like these.
 
-    TensorFlow counts traces by source line and warns users of 'retracing' when several objects trace the
-    same line once each; a partial has no source line.
+    TensorFlow holds custom gradients for ever, and with them the graph and every variable that it uses: a
+    model that was trained would never go. Those of this trace go with it. And it counts traces by source
+    line and warns users of 'retracing' when several objects trace the same line once each; a partial has no
+    source line.
     """
-    return tf.function(functools.partial(function), autograph=False, **options)
+    with gradients_go_with_their_graphs():
+        partial = tf.function(functools.partial(function), autograph=False, **options)
+        return partial.get_concrete_function(*specs)
 
 
 class Graph:
@@ -41,12 +47,12 @@ class Graph:
     def __init__(
         self, function: Callable[..., Any], signature: list[Any], *, jit_compile: bool = False
     ) -> None:
-        self._function = graph(function, input_signature=signature, jit_compile=jit_compile)
+        self._function, self._options = function, {"input_signature": signature, "jit_compile": jit_compile}
 
     @functools.cached_property
     def concrete(self) -> Any:
         """The trace."""
-        return self._function.get_concrete_function()
+        return traced(self._function, **self._options)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run it."""

@@ -5,6 +5,7 @@ Plans are kept in the cache, so that the second start costs nothing.
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +16,7 @@ from memfit.core.records import Plan, Run
 from memfit.core.records.plans import in_words
 from memfit.core.units import format_size
 from memfit.guarding.fit_request import FitRequest
-from memfit.guarding.protection import fit_guarded
+from memfit.guarding.protection import fit_guarded, has_been_trained
 from memfit.guarding.splittability import examine
 from memfit.guarding.step.batches import DeviceBatch
 from memfit.guarding.step.computation import ModelStep
@@ -41,6 +42,8 @@ def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool
     A plan is made, where it may be, for a budget that the user gave, or for the limit in force unless that
     is plainly enough.
     """
+    if limit_in_force() is not None and not has_been_trained(request.model):
+        gc.collect()  # models of before, in loops and searches: they hold themselves
     request = _with_plan(request, allowed, has_budget=has_budget, may_plan=may_plan)
     with PlannedModel(request.model, request.plan, request.arguments) as planned:
         size = planned.micro_batch_size if request.is_planned else request.micro_batch_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,7 +111,17 @@ def _gradients() -> dict[str, dict[str, Any]]:
     return registry
 
 
-def let_gradients_go_with_their_graphs(is_meant: Callable[[Any], bool]) -> int:
+@contextmanager
+def gradients_go_with_their_graphs() -> Iterator[None]:
+    """Let gradients that are registered in here live as long as their graph, not for ever."""
+    before = set(_gradients())
+    try:
+        yield
+    finally:
+        let_gradients_go_with_their_graphs(lambda graph: True, but=before)
+
+
+def let_gradients_go_with_their_graphs(is_meant: Callable[[Any], bool], *, but: Collection[str] = ()) -> int:
     """Let gradients of graphs that are meant live as long as their graph, not for ever; returns how many.
 
     TensorFlow's registry holds the function of every custom gradient, which holds the graph that it was
@@ -119,7 +129,8 @@ def let_gradients_go_with_their_graphs(is_meant: Callable[[Any], bool]) -> int:
     """
     done = 0
     for name, entry in list(_gradients().items()):
-        graph = _graph_of_gradient(entry["type"]) if name.startswith(_CUSTOM_GRADIENT) else None
+        is_custom = name.startswith(_CUSTOM_GRADIENT) and name not in but
+        graph = _graph_of_gradient(entry["type"]) if is_custom else None
         if graph is not None and is_meant(graph):
             _hold(graph, entry["type"])
             entry["type"] = _weak_gradient(name, entry["type"])

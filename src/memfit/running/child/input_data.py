@@ -26,6 +26,7 @@ from memfit.model.training_data import samples_of
 from memfit.private.keras.trainer import epoch_iterators
 from memfit.running.checkpoints.format import Array
 from memfit.running.checkpoints.training_state import PipelineStates, Progress, has_state, put_back_pipeline
+from memfit.running.child.arrays_on_host import reads_from_host
 from memfit.running.child.context import ChildContext, tell
 from memfit.running.journal.events import DataEvent
 
@@ -276,7 +277,9 @@ class InputPipelines:
 
     def _look_at(self, name: str, dataset: Any) -> None:
         seen, available_bytes = check(dataset), self._available_bytes
-        large = [one for one in seen.findings if _most_bytes(one) > WARNED_OF * available_bytes]
+        kept = {"array"} if reads_from_host(dataset) else set[str]()
+        findings = [one for one in seen.findings if one.kind not in kept]
+        large = [one for one in findings if _most_bytes(one) > WARNED_OF * available_bytes]
         self._context.journal.write(
             DataEvent(
                 self._number,

@@ -81,6 +81,10 @@ def _limit(context: ChildContext, budget_bytes: int | None) -> None:
         context.journal.write(LimitEvent(limit_bytes))
     except MemfitError as error:
         tell(f"No limit was set: {error}")
+        return
+    from memfit.running.child.arrays_on_host import keep_large_arrays_on_host
+
+    keep_large_arrays_on_host()
 
 
 def run_script(job: Job) -> None:

@@ -137,7 +137,13 @@ def test_kernels_report_their_scratch(seen: Any) -> None:
 def _trace_operations() -> dict[str, Any]:
     import tensorflow as tf
 
-    from memfit.private.tensorflow.graph_defs import add_control_input, each_operation, is_in_loop
+    from memfit.private.tensorflow.graph_defs import (
+        LOOPS,
+        add_control_input,
+        each_operation,
+        is_in_loop,
+        loops_begin_few_turns,
+    )
 
     seen: list[Any] = []
 
@@ -152,12 +158,24 @@ def _trace_operations() -> dict[str, Any]:
     with each_operation(seen.append):
         concrete = tf.function(products, autograph=False).get_concrete_function(spec)
     tf.function(tf.exp).get_concrete_function(spec)
+
+    def way_back(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = products(x)
+        return tape.gradient(y, x)
+
+    with loops_begin_few_turns(3):
+        both = tf.function(way_back, autograph=False).get_concrete_function(spec)
+    loops = [one for one in both.graph.get_operations() if one.type in LOOPS]
     outside = next(one for one in concrete.graph.get_operations() if one.type == "MatMul")
     return {
         "products": [is_in_loop(operation) for operation in seen if operation.type == "MatMul"],
         "kinds": sorted({operation.type for operation in seen} & {"Exp", "While", "StatelessWhile"}),
         "waits for": [operation.type for operation in outside.control_inputs],
         "value": float(tf.reduce_sum(concrete(2.0 * tf.eye(2)))),
+        "turns": [one.get_attr("parallel_iterations") for one in loops],
+        "same": bool(tf.reduce_all(both(2.0 * tf.eye(2)) == tf.function(way_back)(2.0 * tf.eye(2)))),
     }
 
 
@@ -168,3 +186,10 @@ def test_operations_are_handed_over_as_they_are_traced() -> None:
     assert seen["kinds"] in (["StatelessWhile"], ["While"])
     assert seen["waits for"] == ["Empty"]
     assert seen["value"] == 512.0
+
+
+def test_loops_begin_as_many_turns_as_they_are_told() -> None:
+    """`attrs`, `parallel_iterations`: without them loops that run out are stuck for minutes."""
+    seen = run_limited(_trace_operations, None)
+    assert seen["turns"] == [3, 3]
+    assert seen["same"]

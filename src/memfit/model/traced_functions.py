@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.core.room import TURNS_AT_ONCE
 from memfit.private.tensorflow.function_graphs import gradients_go_with_their_graphs
+from memfit.private.tensorflow.graph_defs import loops_begin_few_turns
 
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "ResourceStridedSliceAssign")
 _DRAWS = frozenset({
@@ -38,7 +40,7 @@ def traced(function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
 
 
 class Graph:
-    """A function traced once, when it is first needed.
+    """A function traced once, when it is first needed, its loops to run a few turns at a time.
 
     A call goes straight to the trace: a tf.function looks for it anew in every call, which takes half a
     millisecond.
@@ -52,7 +54,8 @@ class Graph:
     @functools.cached_property
     def concrete(self) -> Any:
         """The trace."""
-        return traced(self._function, **self._options)
+        with loops_begin_few_turns(TURNS_AT_ONCE):
+            return traced(self._function, **self._options)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run it."""

@@ -13,7 +13,7 @@ import random
 from collections import deque
 
 from memfit.core.records import Op, Program
-from memfit.core.room import pieces_of_room
+from memfit.core.room import TURNS_AT_ONCE, pieces_of_room
 from memfit.estimating.simulator.allocator import Allocator, PoolExhausted
 from memfit.estimating.simulator.buffers import (
     Buffers,
@@ -339,9 +339,12 @@ class _Run:
         for turn, place, value in held:
             self._pass_in(call, turn, place, value, ready)
 
+    def _turns_at_once(self, call: GraphCall) -> int:
+        return min(TURNS_AT_ONCE, call.op.parallel) if self._simulation.is_guarded else call.op.parallel
+
     def _pass_in(self, call: GraphCall, turn: int, place: int, value: Value, ready: Ready) -> None:
         """Hand a value with one use to a turn of a call, as soon as that may run."""
-        if not call.is_open or turn - call.oldest >= call.op.parallel:
+        if not call.is_open or turn - call.oldest >= self._turns_at_once(call):
             call.held.append((turn, place, value))
             return
         frame = self._turn(call, turn, ready)

@@ -16,6 +16,7 @@ from memfit.private.patching import replaced
 from memfit.private.tensorflow.runtime import uses_onednn
 
 LOOPS = ("While", "StatelessWhile")
+_TURNS = "parallel_iterations"  # that a loop begins before the first of them has ended
 
 Maker = Literal["TensorFlow", "oneDNN", "GPU"]  # of kernels
 
@@ -141,6 +142,24 @@ def each_operation(note: Callable[[Any], None]) -> Iterator[None]:
         if threading.get_ident() == thread:
             note(operation)
         return operation
+
+    with replaced(FuncGraph, "_create_op_internal", create):
+        yield
+
+
+@contextmanager
+def loops_begin_few_turns(turns: int) -> Iterator[None]:
+    """Have loops that are traced in this thread begin so many turns at a time at most; Keras' take 32."""
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    original, thread = FuncGraph._create_op_internal, threading.get_ident()
+
+    def create(graph: Any, kind: str, *arguments: Any, **options: Any) -> Any:
+        attributes = options.get("attrs") or {}
+        if kind in LOOPS and _TURNS in attributes and threading.get_ident() == thread:
+            fewer = AttrValue(i=min(turns, attributes[_TURNS].i))
+            options["attrs"] = {**attributes, _TURNS: fewer}
+        return original(graph, kind, *arguments, **options)
 
     with replaced(FuncGraph, "_create_op_internal", create):
         yield

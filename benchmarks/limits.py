@@ -69,7 +69,7 @@ def _separable() -> Any:
     hidden: list[Any] = [layers.Conv2D(16, 3, padding="same", activation="relu")]
     for width in (32, 48):
         hidden += [layers.DepthwiseConv2D(3, padding="same"), layers.Conv2D(width, 1, activation="relu")]
-    return _sequential((48, 48, 3), *hidden, layers.AveragePooling2D(), layers.Flatten())
+    return _sequential((48, 48, 3), *hidden, layers.AveragePooling2D(2), layers.Flatten())
 
 
 def _transformer() -> Any:
@@ -114,7 +114,7 @@ def train(name: str, how: str, earlier: str | None = None) -> Row:
     keras.utils.set_random_seed(1)
     make, batch_size, jit_compile = MODELS[name]
     model, random = make(), np.random.default_rng(0)
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=jit_compile)
     x = random.random((STEPS * batch_size, *model.input_shape[1:]), "float32")
     y = random.random((STEPS * batch_size, *model.output_shape[1:]), "float32")
     before = model.get_weights()

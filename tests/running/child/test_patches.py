@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from limited import QUIET
 
 DRAWS = """
 import sys
@@ -43,3 +50,35 @@ def test_a_module_that_is_looked_for_long_before_it_is_imported_is_noticed_once_
 ):
     done = subprocess.run([sys.executable, "-c", LOOKS_FIRST], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["colorsys", "first True", "second", "0"]
+
+
+UNDER_A_STRATEGY = """
+import tensorflow as tf
+import numpy as np
+
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")
+for _ in range(2):
+    model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+model.evaluate(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+"""
+
+
+@pytest.mark.real
+def test_what_is_not_guarded_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(UNDER_A_STRATEGY)
+    environment = {**os.environ, **QUIET, "MEMFIT_HOME": str(tmp_path)}
+    command = ["-m", "memfit", "run", "--budget", "200MiB", "--report", "report.json", "train.py"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = "Not guarded: the model was created under a distribution strategy."
+    assert done.stderr.count(said) == 1
+    assert json.loads((tmp_path / "report.json").read_text())["notes"] == [said]

@@ -30,6 +30,7 @@ LINES: list[tuple[Event, str, str]] = [
     (events.ShortfallEvent(True), "does not fit", '"onednn": true'),
     (events.KernelsEvent(False), "kernels", '"onednn": false'),
     (events.LimitEvent(41943040), "limit", '"limit_bytes": 41943040'),
+    (events.UnguardedEvent("a strategy"), "unguarded", '"reason": "a strategy"'),
     (
         events.TrainingStartEvent(2, epochs=1, batches=3, steps=7),
         "training",

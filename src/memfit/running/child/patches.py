@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from memfit.running.child.context import ChildContext, tell
+from memfit.running.journal.events import UnguardedEvent
 
 
 class AfterImport(MetaPathFinder):
@@ -103,7 +104,7 @@ class Patches:
         import keras
 
         if keras.config.backend() != "tensorflow":
-            tell(f"Keras computes with {keras.config.backend()}: nothing is guarded.")
+            self._say_unguarded(f"Keras computes with {keras.config.backend()}, not with TensorFlow")
             return
         ways: dict[str, Callable[..., Any]] = {
             "fit": self._fit,
@@ -158,7 +159,7 @@ class Patches:
         try:
             return training.run(lambda given, settled: fit(model, **given, **settled or planned))
         except CannotGuard as error:
-            self._say_why_not(error)
+            self._say_unguarded(error.reason)
             return training.run(lambda given, _: original(model, **given))
 
     def _protected(self, name: str, original: Callable[..., Any], model: Any, given: dict[str, Any]) -> Any:
@@ -172,7 +173,7 @@ class Patches:
         try:
             protection = Protection(model, budget=find_budget(None))
         except CannotGuard as error:
-            self._say_why_not(error)
+            self._say_unguarded(error.reason)
             return original(model, **given)
         if not is_keras_own(model, name):  # a method of the user's own has called Keras' one
             with protection.attached(keep_steps=True):
@@ -180,9 +181,9 @@ class Patches:
         with protection.attached_to_calls(keep_steps=True):
             return getattr(model, name)(**given)
 
-    def _say_why_not(self, error: Exception) -> None:
-        """Once for each reason."""
-        reason = str(error).splitlines()[0]
+    def _say_unguarded(self, reason: str) -> None:
+        """Say and write down what trains without the guard, once for each reason."""
         if reason not in self._told:
             self._told.add(reason)
-            tell(f"Not guarded: {reason}")
+            tell(f"Not guarded: {reason}.")
+            self._context.journal.write(UnguardedEvent(reason))

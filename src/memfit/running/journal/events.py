@@ -111,6 +111,14 @@ class LimitEvent(Event):
 
 
 @dataclass(frozen=True)
+class UnguardedEvent(Event):
+    """Something of the script trains without the guard."""
+
+    kind = "unguarded"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class TrainingStartEvent(Event):
     """A training begins, or goes on after these epochs, batches and steps."""
 
@@ -238,6 +246,7 @@ EVENTS: tuple[type[Event], ...] = (
     ShortfallEvent,
     KernelsEvent,
     LimitEvent,
+    UnguardedEvent,
     TrainingStartEvent,
     PlanEvent,
     DataEvent,

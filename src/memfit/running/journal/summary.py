@@ -47,6 +47,8 @@ def _add_run_event(summary: SupervisedRun, event: Event) -> SupervisedRun:
         case events.KernelsEvent():
             how = "with" if event.onednn else "without"
             return _with_note(summary, f"The script went on {how} oneDNN: equal within float32 rounding.")
+        case events.UnguardedEvent():
+            return _with_note(summary, f"Not guarded: {event.reason}.")
         case events.ScarceMemoryEvent():
             return _with_note(summary, "The host's memory was nearly full.")
     return summary

@@ -20,6 +20,7 @@ from memfit.guarding.step.batches import Batch
 from memfit.guarding.step.computation import Computation
 from memfit.guarding.step.rollback import bytes_in_use, free_bytes
 from memfit.guarding.step.room import WouldRunOut
+from memfit.guarding.step.spare_piece import SPARE_PIECE
 from memfit.guarding.step.staged_step import StagedStep
 from memfit.machine import host_memory, is_oom, limit_in_force, measure_peak, read_oom
 from memfit.private.tensorflow.graph_defs import maker_of_kernels
@@ -80,7 +81,7 @@ class Guard:
             size = self._foreseen_size(guarded, examined, batch)
             in_use, began = bytes_in_use(), time.perf_counter()
             try:
-                with self._measured(guarded.ladder.needs, size):
+                with SPARE_PIECE.beside_step(), self._measured(guarded.ladder.needs, size):
                     outputs = self._try(guarded, examined, batch, size)
                 break
             except WouldRunOut as error:

@@ -20,6 +20,7 @@ from memfit.guarding.micro_batch_size import Ladder
 from memfit.guarding.run_notes import RunNotes, start_counting_the_peak
 from memfit.guarding.step.batches import Batch, DeviceBatch, join_rows, on_host
 from memfit.guarding.step.computation import Computation, ModelStep, Prediction
+from memfit.guarding.step.spare_piece import SPARE_PIECE
 from memfit.levers.rematerialised import REMAT
 from memfit.model.training_data import is_keras_own
 from memfit.private.keras.layers import all_layers
@@ -128,6 +129,7 @@ class Protection:
                 overrides.enter_context(overridden(model, _PROTECTION, self))
                 yield
         finally:
+            SPARE_PIECE.give_back()
             for name, function in before.items():
                 setattr(model, name, function if self._compiled() == compiled else None)
             if keep_steps:
@@ -267,7 +269,7 @@ def protection_of(model: Any) -> Protection | None:
 
 def has_been_trained(model: Any) -> bool:
     """Whether a model has steps that were traced in an earlier training."""
-    return _KEPT in vars(model)
+    return hasattr(model, _KEPT)
 
 
 def keep_ladder(model: Any, ladder: Ladder) -> None:

@@ -16,7 +16,7 @@ from _contestants import WORLDS, Contestant, Way
 from _results import write_results
 from _speed_models import MODELS
 
-PAIRS = 7
+PAIRS = 9
 LIMIT_BYTES = 12 << 30
 STEPS = 6  # of an epoch
 

@@ -34,6 +34,7 @@ _NAMES: dict[Phase, str] = {
 }
 
 _MUCH = 0.125  # of the limit
+_FURTHER_DOWN = 2  # halves at once where halving did not help: each try costs ten seconds
 _WAIT_SECONDS = 20.0  # as long as TensorFlow waits in two tries
 _LOOK_SECONDS = 0.2
 _SMALLER = "Going on with micro-batches of {after}, on the same samples: the update is the same."
@@ -123,10 +124,23 @@ class Guard:
             raise self._does_not_fit("the update of the weights", failed.oom) from failed.oom
         smaller = self._step_down(guarded, batch, failed.in_use_bytes)
         if smaller is not None:
+            if self._failed_alike(failed):
+                for _ in range(_FURTHER_DOWN):
+                    smaller = self._step_down(guarded, batch, failed.in_use_bytes) or smaller
             return smaller, _SMALLER
         if before == _ONCE_MORE:
             raise self._nothing_smaller(examined, batch, failed.size, failed.oom) from failed.oom
         return failed.size, _ONCE_MORE
+
+    def _failed_alike(self, failed: _Failed) -> bool:
+        """Whether the tensor that found no room is that of a larger micro-batch: it does not depend on it."""
+        now, steps = read_oom(failed.oom), self.notes.steps
+        return now.requested_bytes is not None and any(
+            before.step == steps
+            and before.micro_batch_size > failed.size
+            and (before.error.requested_bytes, before.error.shape) == (now.requested_bytes, now.shape)
+            for before in self.notes.ooms[-1:]
+        )
 
     def _goes_on_in_one_phase(
         self, guarded: Guarded, examined: Splittability, batch: Batch, size: int

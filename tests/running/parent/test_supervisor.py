@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +174,20 @@ def test_a_training_that_fits_with_other_kernels_goes_on_with_them(
     assert read_summary(folder).notes == (f"The script went on {how} oneDNN: equal within float32 rounding.",)
     assert run() == 0, "when it is resumed, it begins with them"
     assert len(told) == 1
+
+
+def test_a_disk_without_room_is_said_before_the_script_begins(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('began')")
+    command = [sys.executable, "-m", "memfit", "run", "--budget", "1GiB", "train.py"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "MEMFIT_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),  # as on a full disk
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.splitlines()[0].startswith(f"CannotWrite: cannot write {tmp_path / 'home'}")

@@ -24,6 +24,7 @@ from memfit.core.errors import RunNotFound
 from memfit.running.journal.events import EndEvent, Entry, Event, ExitEvent, StartEvent, from_line, to_line
 
 JOURNAL = "journal.jsonl"  # in the folder of a run
+ALLOCATOR_LOG = "allocator.log"
 
 
 class JournalFile:

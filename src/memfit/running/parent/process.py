@@ -15,11 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from memfit.machine import count_kills
+from memfit.running.child.context import tell
 from memfit.running.journal.events import HostReading
-from memfit.running.journal.run_folder import Job
+from memfit.running.journal.run_folder import ALLOCATOR_LOG, Job
+from memfit.running.parent.allocator_log import AllocatorLog
 from memfit.running.parent.exit_causes import (
     END_SIGNALS,
     Ending,
@@ -52,7 +55,8 @@ def run_child(
 
     `last` is asked what the child had read of memory in the end, if it was killed.
     """
-    kills, tee = count_kills(), StderrTee()
+    log = AllocatorLog(Path(job.folder) / ALLOCATOR_LOG if job.is_guarded else None)
+    kills, tee = count_kills(), StderrTee(log=log)
     with _signals_held():
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "memfit.running.child.main"],
@@ -62,6 +66,8 @@ def run_child(
         tee.start()
         interrupted = _follow(process, tee)
     said = tee.finish()
+    if log.lines:
+        tell(f"{log.lines} lines of TensorFlow's allocator are in {log.path} (memfit diagnose reads them).")
     code = process.returncode
     if code >= 0:
         return Ended(code, was_asked=interrupted)
@@ -118,8 +124,8 @@ _PATIENCE_SECONDS = 1.0
 class StderrTee:
     """Takes what a child writes; to the child it is a terminal wherever ours is one."""
 
-    def __init__(self, target: int = 2) -> None:
-        self._target = target
+    def __init__(self, target: int = 2, *, log: AllocatorLog | None = None) -> None:
+        self._target, self._log = target, log or AllocatorLog(None)
         self._is_terminal = os.isatty(target)
         self._read_end, self.write_end = pty.openpty() if self._is_terminal else os.pipe()
         self._last = deque[bytes](maxlen=_KEPT)
@@ -149,7 +155,9 @@ class StderrTee:
         with suppress(OSError):  # a terminal whose other end is closed, or ours
             while piece := os.read(self._read_end, _READ_BYTES):
                 self._last.append(piece)
-                _write_all(self._target, piece)
+                _write_all(self._target, self._log.passing(piece))
+        with suppress(OSError):
+            _write_all(self._target, self._log.rest())
         os.close(self._read_end)
 
 

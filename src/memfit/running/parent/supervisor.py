@@ -6,12 +6,13 @@ import dataclasses
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.core.errors import CannotResume, CannotWrite
+from memfit.core import cache
+from memfit.core.errors import CannotResume, CannotWrite, MemfitError
 from memfit.core.output_file import output_file
 from memfit.machine.onednn import SWITCH, would_be_used
 from memfit.running.checkpoints.store import CheckpointStore, checkpoints_in
@@ -225,8 +226,9 @@ def run_supervised(
 ) -> int:
     """Run a script to its end; its exit code."""
     with output_file(report) if report else nullcontext() as write:
-        folder, job = _resumed(job, checkpoints) if resumes else _begun(job, checkpoints)
-        supervisor = Supervisor(job, folder, most_restarts=most_restarts, tell=tell)
+        with _written_to(cache.home()):
+            folder, job = _resumed(job, checkpoints) if resumes else _begun(job, checkpoints)
+            supervisor = Supervisor(job, folder, most_restarts=most_restarts, tell=tell)
         code = supervisor.run({_HASH_SEED: str(job.seed), **environment})
         if write is not None:
             write(read_summary(folder).to_json() + "\n")
@@ -263,7 +265,16 @@ def _resumed(job: Job, checkpoints: Path | None) -> tuple[RunFolder, Job]:
 
 
 def _make(folder: Path) -> None:
-    try:
+    with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    """Say of a disk that is full, or a folder that is not ours, that it is that."""
+    try:
+        yield
+    except MemfitError:
+        raise
     except OSError as error:
         raise CannotWrite(os.fspath(folder), error.strerror or str(error)) from error

@@ -28,8 +28,29 @@ VERSIONS = {
     package.name: tuple(map(int, (package.version or "0.0").split(".")[:2])) for package in find_packages()
 }
 
+TRAINS = """
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+x, y = np.ones((8, 16)), np.ones((8, 1))
+first = tf.keras.Sequential([tf.keras.layers.Input((16,)), tf.keras.layers.Dense(1)])
+first.compile("adam", "mse")
+try:
+    first.fit(x, y, verbose=0)
+except Exception:
+    raise
+Path(f"trained-{__name__}").touch()
+second = tf.keras.Sequential([tf.keras.layers.Input((16,)), tf.keras.layers.Dense(1)])
+second.compile("adam", "mse")
+second.fit(x, y, verbose=0)
+Path(f"trained-twice-{__name__}").touch()
+"""
 SMALL = "import keras\nmodel = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])"
 FILES = {
+    "jobs/trains.py": TRAINS,
+    "jobs/trains_too.py": TRAINS,
     "jobs/train.py": """
         import os, sys
         from pathlib import Path
@@ -151,6 +172,8 @@ COMMANDS = {
     "unsafe": "unsafe.keras --batch 8 --json",
     "unknown": "unknown.keras --batch 8 --json",
     "empty": "empty.keras --batch 8 --json",
+    "trains": "jobs/trains.py:first --batch 8 --json",
+    "trains before": "jobs/trains_too.py:second --batch 8 --json",
 }  # fmt: skip
 
 PLANS = {
@@ -333,6 +356,14 @@ def test_a_function_is_called(results: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["module", "name taken", "saved"])
 def test_other_places_that_a_model_can_be_in(results: dict[str, Any], name: str) -> None:
     assert 17 * 4 <= _estimate(results[name]).parts.weights_bytes < 1024
+
+
+def test_a_file_is_run_no_further_than_to_where_it_trains_and_has_the_name(
+    results: dict[str, Any], folder: Path
+) -> None:
+    for name in ("trains", "trains before"):
+        assert 17 * 4 <= _estimate(results[name]).parts.weights_bytes < 1024
+    assert sorted(path.name for path in folder.glob("trained*")) == ["trained-trains_too"]
 
 
 def test_what_a_module_prints_goes_to_standard_error(results: dict[str, Any], folder: Path) -> None:

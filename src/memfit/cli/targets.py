@@ -184,7 +184,7 @@ def _load(target: Target) -> tuple[ModuleType, Any, str]:
 def _import(target: Target) -> ModuleType:
     with user_code(target.text, "when it was imported", folder=target.folder, suggestion=_again(target)):
         if target.file is not None:
-            return import_file(target.file)
+            return import_file(target.file, target.name.partition(".")[0])
         look_in(Path.cwd())
         try:
             return importlib.import_module(target.place)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from memfit.core.after_import import AfterImport
 from memfit.core.errors import MemfitError, TargetFailed
 from memfit.core.user_code import is_library
+
+logger = logging.getLogger("memfit")
 
 _COMMANDS = Path(__file__).parent
 _OURS = _COMMANDS.parent
@@ -22,23 +27,63 @@ _LONGEST = 300
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def import_file(file: Path) -> ModuleType:
-    """A file as a module, imported once, with its folder where `python file.py` has it."""
+def import_file(file: Path, name: str = "") -> ModuleType:
+    """A file as a module, imported once, with its folder where `python file.py` has it.
+
+    It is run no further than to where it begins to train, if it has the name that is looked for by then.
+    """
     file = file.resolve()
     look_in(file.parent)
-    name = _module_name(file)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    known_as = _module_name(file)
+    if known_as in sys.modules:
+        return sys.modules[known_as]
+    spec = importlib.util.spec_from_file_location(known_as, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with _until_training(module, name):
+            spec.loader.exec_module(module)
+    except _TrainingBegins:
+        logger.info("%s was run up to its first training.", file.name)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[known_as]
         raise
     return module
+
+
+class _TrainingBegins(BaseException):
+    """A file that is imported begins to train; a script's own `except Exception` does not catch it."""
+
+
+@contextmanager
+def _until_training(module: ModuleType, name: str) -> Iterator[None]:
+    """Have a file end where it begins to train, once it has the name that was asked for."""
+    undone: dict[str, Any] = {}
+
+    def ending(method: Callable[..., Any]) -> Callable[..., Any]:
+        def end(*arguments: Any, **options: Any) -> Any:
+            if name and hasattr(module, name):
+                raise _TrainingBegins
+            return method(*arguments, **options)
+
+        return end
+
+    def watch() -> None:
+        import keras
+
+        for method in ("fit", "train_on_batch"):
+            undone[method] = getattr(keras.Model, method)
+            setattr(keras.Model, method, ending(undone[method]))
+
+    hook = AfterImport("keras", watch)
+    hook.install()
+    try:
+        yield
+    finally:
+        hook.remove()
+        for method, before in undone.items():
+            setattr(sys.modules["keras"].Model, method, before)
 
 
 def look_in(folder: Path) -> None:

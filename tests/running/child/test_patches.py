@@ -32,26 +32,6 @@ def test_scripts_that_seed_nothing_draw_the_same_in_each_attempt() -> None:
     assert _drawn(5) == _drawn(5) != _drawn(6)
 
 
-LOOKS_FIRST = """
-import importlib.util
-import sys
-from memfit.running.child.patches import AfterImport
-AfterImport("colorsys", lambda: print("first", hasattr(sys.modules["colorsys"], "rgb_to_hsv"))).install()
-AfterImport("colorsys", lambda: print("second")).install()
-print(importlib.util.find_spec("colorsys").name)
-import colorsys
-import colorsys
-print(len([one for one in sys.meta_path if isinstance(one, AfterImport)]))
-"""
-
-
-def test_a_module_that_is_looked_for_long_before_it_is_imported_is_noticed_once_and_when_it_is_there() -> (
-    None
-):
-    done = subprocess.run([sys.executable, "-c", LOOKS_FIRST], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["colorsys", "first True", "second", "0"]
-
-
 UNDER_A_STRATEGY = """
 import tensorflow as tf
 import numpy as np
@@ -82,3 +62,52 @@ def test_what_is_not_guarded_is_reported_once(tmp_path: Path) -> None:
     said = "Not guarded: the model was created under a distribution strategy."
     assert done.stderr.count(said) == 1
     assert json.loads((tmp_path / "report.json").read_text())["notes"] == [said]
+
+
+LOOPS = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD()
+x, y = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+if sys.argv[1] == "guarded":
+    import memfit
+
+    loss_of = lambda a, b: keras.ops.mean((model(a) - b) ** 2)
+    step = memfit.step(loss_of, optimizer, model.trainable_variables)
+else:
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+for _ in range(3):
+    step(x, y)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", ["guarded", "by hand"])
+def test_a_loop_of_ones_own_is_named_by_its_line(tmp_path: Path, how: str) -> None:
+    (tmp_path / "train.py").write_text(LOOPS)
+    environment = {**os.environ, **QUIET, "MEMFIT_HOME": str(tmp_path)}
+    command = ["-m", "memfit", "run", "--budget", "200MiB", "--report", "report.json", "train.py", how]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = 1 + LOOPS.splitlines().index(next(one for one in LOOPS.splitlines() if "apply_gradients" in one))
+    what = "applies gradients in a loop of its own; memfit.step(...) guards such loops."
+    said = [] if how == "guarded" else [f"Not guarded: train.py:{line} {what}"]
+    assert json.loads((tmp_path / "report.json").read_text())["notes"] == said
+    assert all(f"memfit: {one}" in done.stderr for one in said)

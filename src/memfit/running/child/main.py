@@ -16,9 +16,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
+from memfit.core.after_import import AfterImport
 from memfit.running.child.context import ChildContext, tell
 from memfit.running.child.monitor import Monitor
-from memfit.running.child.patches import AfterImport, Patches, PlanningOptions, seed_everything
+from memfit.running.child.patches import Patches, PlanningOptions, seed_everything
 from memfit.running.journal.events import LimitEvent, ShortfallEvent
 from memfit.running.journal.run_folder import Job
 

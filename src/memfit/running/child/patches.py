@@ -8,58 +8,28 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
+from memfit.core.after_import import AfterImport
 from memfit.running.child.context import ChildContext, tell
 from memfit.running.journal.events import UnguardedEvent
 
 
-class AfterImport(MetaPathFinder):
-    """Calls a function once the code of the module of that name has run; at once if it has already.
+def line_outside_guard() -> str | None:
+    """The user's line that is under way; None where the guard has called it."""
+    from memfit import guarding
+    from memfit.core.user_code import is_library, shown_line
+    from memfit.private.tensorflow.function_graphs import stack
 
-    That somebody looks for a module does not mean that it is imported: TensorFlow looks for Keras as it
-    starts, and imports it much later. So this stays until the module's code has run.
-    """
-
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
-        self._name, self._action = name, action
-
-    def install(self) -> None:
-        """Look out for it."""
-        if self._name in sys.modules:
-            self._action()
-        else:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The module as all others would find it, with the function behind its code."""
-        if fullname != self._name:
-            return None
-        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((one for one in found if one is not None), None)
-        if spec is not None and spec.loader is not None:
-            self._go_behind(spec.loader)
-        return spec
-
-    def _go_behind(self, loader: object) -> None:
-        execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of today has it
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-                self._action()
-
-        loader.exec_module = exec_module  # type: ignore[attr-defined]
+    frames, guard = stack(), str(Path(guarding.__file__).parent)
+    if any(frame.filename.startswith(guard) for frame in frames):
+        return None
+    own = [frame for frame in frames if not is_library(frame.filename)]
+    return shown_line(own[-1].filename, own[-1].lineno) if own else None
 
 
 _OTHERS = ("evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -112,6 +82,23 @@ class Patches:
         }
         for name, way in ways.items():
             setattr(keras.Model, name, self._patched(getattr(keras.Model, name), way))
+        self._look_for_loops(keras.optimizers.Optimizer)
+
+    def _look_for_loops(self, optimizer_class: Any) -> None:
+        """Say where a loop of the script's own applies gradients; once, then all is as it was."""
+        original = optimizer_class.apply
+
+        @functools.wraps(original)
+        def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
+            if not getattr(self._inside, "is_busy", False) and os.getpid() == self._process:
+                line = line_outside_guard()
+                if line is not None:
+                    optimizer_class.apply = original
+                    what = "applies gradients in a loop of its own"
+                    self._say_unguarded(f"{line} {what}; memfit.step(...) guards such loops")
+            return original(optimizer, *arguments, **options)
+
+        optimizer_class.apply = apply
 
     def _patched(self, original: Callable[..., Any], way: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)

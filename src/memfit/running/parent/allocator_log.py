@@ -1,4 +1,4 @@
-"""What TensorFlow's allocator writes when memory runs out: thousands of lines, kept in a file instead.
+"""The lines that TensorFlow's allocator writes when memory runs out, thousands of them: kept in a file instead.
 
 Everything else that a script writes passes as it is and at once; only a line that may be one of those is
 held until its end is known.

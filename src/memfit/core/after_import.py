@@ -12,8 +12,8 @@ from types import ModuleType
 class AfterImport(MetaPathFinder):
     """Calls a function once the code of the module of that name has run; at once if it has already.
 
-    A module that is looked for is not imported yet: TensorFlow looks for Keras as it
-    starts, and imports it much later. So this stays until the module's code has run.
+    A module that is looked for is not imported yet: TensorFlow looks for Keras as it starts, and imports it
+    much later. So this stays until the module's code has run.
     """
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:

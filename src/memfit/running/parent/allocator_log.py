@@ -1,4 +1,4 @@
-"""The lines that TensorFlow's allocator writes when memory runs out, thousands of them: kept in a file instead.
+"""The lines that TensorFlow's allocator writes when memory runs out, thousands: kept in a file instead.
 
 Everything else that a script writes passes as it is and at once; only a line that may be one of those is
 held until its end is known.
@@ -64,7 +64,7 @@ class AllocatorLog:
         return bytes(out)
 
     def rest(self) -> bytes:
-        """What is held when nothing more comes."""
+        """The bytes that are held, when nothing more comes."""
         held, self._held = self._held, b""
         return held
 

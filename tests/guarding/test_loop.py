@@ -175,9 +175,10 @@ def _run_out() -> dict[str, Any]:
     from keras import layers, ops
 
     import memfit
-    from guarding.faults import Pressure
+    from guarding.faults import Pressure, nothing_is_foreseen
     from guarding.small_models import prepare
 
+    nothing_is_foreseen()
     pressure = Pressure()
     prepare(floatx="float32", deterministic=True)
     model = keras.Sequential([

@@ -20,8 +20,8 @@ import numpy as np
 
 x = np.random.default_rng(0).random((1600, 100, 100), "float32")  # 61 MiB
 y = x.mean(axis=(1, 2), keepdims=False)[:, None]
-held = tf.constant(x)
-assert held[7, 5, 3] == x[7, 5, 3]
+held, same = tf.constant(x), tf.constant(x, dtype=tf.float32)
+assert held[7, 5, 3] == same[7, 5, 3] == x[7, 5, 3]
 data = tf.data.Dataset.from_tensor_slices(({"image": x}, y))
 whole = tf.data.Dataset.from_tensors(x)
 x[:] = 0  # what TensorFlow was given stays as it was

@@ -43,7 +43,7 @@ def _reading_from_host(original: Callable[..., Any]) -> Callable[..., Any]:
 def _made_on_host(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const") -> Any:
-        if dtype is None and shape is None:
+        if shape is None and _is_large(value) and dtype in (None, tf.as_dtype(value.dtype)):
             value = _on_host(value)
         return original(value, dtype=dtype, shape=shape, name=name)
 

@@ -18,6 +18,7 @@ import pytest
 
 from limited import QUIET, run_limited
 from memfit.core.errors import ChildFailed
+from supervised import run_script
 
 pytestmark = pytest.mark.real
 
@@ -215,18 +216,7 @@ model.fit(images, images, epochs=1, batch_size=64, verbose=0)
 def test_a_script_that_imports_tensorflow_before_keras_is_planned_and_guarded(
     tmp_path: Path, onednn: str
 ) -> None:
-    (tmp_path / "train.py").write_text(TENSORFLOW_FIRST)
-    report = tmp_path / "report.json"
-    command = ["-m", "memfit", "run", "--budget", "80MiB", "--report", str(report), "train.py"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env={**_environment(tmp_path), "TF_ENABLE_ONEDNN_OPTS": onednn},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (training,) = json.loads(report.read_text())["trainings"]
+    _, report = run_script(tmp_path, TENSORFLOW_FIRST, budget="80MiB", onednn=onednn)
+    (training,) = report["trainings"]
     assert training["plan"]["chosen"]["micro_batch_size"] < 64
     assert training["steps"] == 2

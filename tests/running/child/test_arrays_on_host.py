@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from limited import QUIET
+from supervised import run_script
 
 pytestmark = pytest.mark.real
 
@@ -40,19 +36,8 @@ model.fit(data.shuffle(50).batch(32).prefetch(tf.data.AUTOTUNE), epochs=1, verbo
 
 @pytest.mark.parametrize("onednn", ["0", "1"])
 def test_what_tensorflow_is_given_may_be_larger_than_the_limit(tmp_path: Path, onednn: str) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    environment = {**os.environ, **QUIET, "TF_ENABLE_ONEDNN_OPTS": onednn, "MEMFIT_HOME": str(tmp_path)}
-    command = ["-m", "memfit", "run", "--budget", "48MiB", "--report", "report.json", "train.py"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "may hold more than" not in done.stderr
-    (training,) = json.loads((tmp_path / "report.json").read_text())["trainings"]
+    said, report = run_script(tmp_path, SCRIPT, budget="48MiB", onednn=onednn)
+    assert "may hold more than" not in said
+    (training,) = report["trainings"]
     assert training["steps"] == 50
     assert training["peak_bytes"] < 48 << 20

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from limited import QUIET
+from supervised import run_script
 
 DRAWS = """
 import sys
@@ -48,20 +46,10 @@ model.evaluate(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
 
 @pytest.mark.real
 def test_what_is_not_guarded_is_reported_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(UNDER_A_STRATEGY)
-    environment = {**os.environ, **QUIET, "MEMFIT_HOME": str(tmp_path)}
-    command = ["-m", "memfit", "run", "--budget", "200MiB", "--report", "report.json", "train.py"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = "Not guarded: the model was created under a distribution strategy."
-    assert done.stderr.count(said) == 1
-    assert json.loads((tmp_path / "report.json").read_text())["notes"] == [said]
+    said, report = run_script(tmp_path, UNDER_A_STRATEGY, budget="200MiB")
+    note = "Not guarded: the model was created under a distribution strategy."
+    assert said.count(note) == 1
+    assert report["notes"] == [note]
 
 
 LOOPS = """
@@ -95,19 +83,9 @@ for _ in range(3):
 @pytest.mark.real
 @pytest.mark.parametrize("how", ["guarded", "by hand"])
 def test_a_loop_of_ones_own_is_named_by_its_line(tmp_path: Path, how: str) -> None:
-    (tmp_path / "train.py").write_text(LOOPS)
-    environment = {**os.environ, **QUIET, "MEMFIT_HOME": str(tmp_path)}
-    command = ["-m", "memfit", "run", "--budget", "200MiB", "--report", "report.json", "train.py", how]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said, report = run_script(tmp_path, LOOPS, how, budget="200MiB")
     line = 1 + LOOPS.splitlines().index(next(one for one in LOOPS.splitlines() if "apply_gradients" in one))
     what = "applies gradients in a loop of its own; memfit.step(...) guards such loops."
-    said = [] if how == "guarded" else [f"Not guarded: train.py:{line} {what}"]
-    assert json.loads((tmp_path / "report.json").read_text())["notes"] == said
-    assert all(f"memfit: {one}" in done.stderr for one in said)
+    notes = [] if how == "guarded" else [f"Not guarded: train.py:{line} {what}"]
+    assert report["notes"] == notes
+    assert all(f"memfit: {note}" in said for note in notes)

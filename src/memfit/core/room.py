@@ -11,8 +11,8 @@ from typing import Any
 
 # Of a loop that begin before the first of them has ended. Each holds gradients of weights and what else it
 # has begun, so that with Keras' 32 small micro-batches of an LSTM take up to twice the memory; four turns
-# are about as fast as 32. A loop that runs out goes on with all that it has
-# begun, and each operation waits for ten seconds.
+# are about as fast as 32. A loop that runs out goes on with all that it has begun, and each operation waits
+# for ten seconds.
 TURNS_AT_ONCE = 4
 
 # For scratch: a quarter of the output, but not more than so many numbers, and some numbers in any case. The

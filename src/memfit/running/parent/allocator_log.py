@@ -47,15 +47,18 @@ class AllocatorLog:
         """The part of a piece that passes."""
         if self.path is None:
             return piece
-        out = bytearray()
+        out, kept = bytearray(), bytearray()
         *lines, rest = (self._held + piece).split(b"\n")
         self._held = b""
         for line in lines:
             if self._at_start and self._takes(line):
-                self._keep(line + b"\n")
+                kept += line + b"\n"
+                self.lines += 1
             else:
                 out += line + b"\n"
             self._at_start = True
+        if kept:
+            self._keep(kept)
         if self._at_start and len(rest) < _LONGEST and self._may_be_one(rest):
             self._held = rest
         elif rest:
@@ -80,13 +83,12 @@ class AllocatorLog:
         known = (*_OPENINGS, *_STATISTICS)
         return self._is_inside and any(one.startswith(text[: len(one)]) for one in known)
 
-    def _keep(self, line: bytes) -> None:
-        self.lines += 1
+    def _keep(self, lines: bytearray) -> None:
         if self.path is None or self._written > _MOST_BYTES:
             return
-        self._written += len(line)
-        with suppress(OSError), self.path.open("ab") as file:  # a full disk loses it, and nothing else
-            file.write(line)
+        self._written += len(lines)
+        with suppress(OSError), self.path.open("ab") as file:  # a full disk loses them, and nothing else
+            file.write(lines)
 
 
 def _is_further(line: bytes) -> bool:

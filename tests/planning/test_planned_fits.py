@@ -147,8 +147,14 @@ def _under_a_limit() -> dict[str, Any]:
     run = memfit.fit(small, x[:8, 0, :8, 0], x[:8, 0, :4, 0], **how).run
     seen["plainly enough"] = [run.plan, list(run.notes)]
     held = tf.zeros((16 << 20,), tf.uint8)
-    run = memfit.fit(_autoencoder(), x, x, **how).run
-    seen["beside others"] = [run.plan and run.plan.budget_bytes, len(held)]
+    wide = keras.Sequential([keras.Input((256,)), *(keras.layers.Dense(1024) for _ in range(4))])
+    wide.compile("adam", "mse", jit_compile=False)
+    rows = x.reshape(-1, 256)[:4096]
+    run = memfit.fit(wide, rows, rows[:, :1], batch_size=4096, verbose=0).run
+    seen["beside others"] = [run.plan and run.plan.budget_bytes, len(held), len(run.ooms)]
+    del held, wide
+    run = memfit.fit(_autoencoder(), x[:BATCH], x[:BATCH], **how, budget="80MiB").run
+    seen["nothing for sure"] = [run.plan, run.micro_batch_size, len(run.ooms), run.notes[0]]
     return seen
 
 
@@ -184,7 +190,15 @@ def test_under_a_limit_fit_plans_by_itself() -> None:
     assert seen["planned"] == [True, 0, True]
     assert seen["guard alone"] is None
     assert seen["plainly enough"] == [None, []]
-    budget_bytes, held_bytes = seen["beside others"]  # which leaves gaps, so that steps may run out yet
+    budget_bytes, held_bytes, ooms = seen["beside others"]
     assert (112 << 20) - 2 * held_bytes < budget_bytes < (112 << 20) - held_bytes // 2
+    assert ooms == 0
+    assert seen["nothing for sure"] == [
+        None,
+        1,
+        0,
+        "No plan was made: nothing allowed fits a batch of 32 in 80.0 MiB for sure. "
+        "Training starts with micro-batches of 1, which may fit.",
+    ]
     for ours, plain in zip(seen["weights"], run_limited(_plain, None), strict=True):
         assert max(abs(a - b) for a, b in zip(ours, plain, strict=True)) < 2e-5

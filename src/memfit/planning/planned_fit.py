@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from memfit.core import cache
@@ -46,7 +46,8 @@ def fit_planned(request: FitRequest, allowed: AllowedLevers, *, has_budget: bool
         gc.collect()  # models of before, in loops and searches: they hold themselves
     request = _with_plan(request, allowed, has_budget=has_budget, may_plan=may_plan)
     with PlannedModel(request.model, request.plan, request.arguments) as planned:
-        size = planned.micro_batch_size if request.is_planned else request.micro_batch_size
+        by_plan = request.is_planned and request.plan is not None
+        size = planned.micro_batch_size if by_plan else request.micro_batch_size
         return fit_guarded(
             replace(
                 request,
@@ -76,11 +77,14 @@ def _with_plan(
     if not is_to_be_planned or not budget_bytes:
         return request
     allowed = _without_splits_that_fail(model, arguments, allowed)
-    plan, why_not = plan_for_fit(model, arguments, budget_bytes, allowed)
-    if plan is None:
-        note = f"No plan was made: {why_not}. The guard alone sees to it."
-        return replace(request, notes=(*request.notes, note))
-    return replace(request, plan=plan)
+    start = plan_for_fit(model, arguments, budget_bytes, allowed)
+    if start.plan is not None:
+        return replace(request, plan=start.plan)
+    size, how = start.micro_batch_size, "The guard alone sees to it"
+    if size is not None:
+        how = f"Training starts with micro-batches of {size}, which may fit"
+    note = f"No plan was made: {start.why_not}. {how}."
+    return replace(request, micro_batch_size=size, notes=(*request.notes, note))
 
 
 def _without_splits_that_fail(model: Any, arguments: dict[str, Any], allowed: AllowedLevers) -> AllowedLevers:
@@ -120,38 +124,47 @@ def _held_by_others(model: Any, limit_bytes: int) -> int:
     return max(0, (bytes_in_use() or 0) - own) // step * step
 
 
-def plan_for_fit(
-    model: Any, arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers
-) -> tuple[Plan | None, str]:
-    """A plan for a call of `fit`, from the cache if there is one; None and why where there is none."""
+@dataclass(frozen=True)
+class Start:
+    """How a training starts: with a plan; or without one, why, and the micro-batch size that may fit."""
+
+    plan: Plan | None = None
+    why_not: str = ""
+    micro_batch_size: int | None = None
+
+
+def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers) -> Start:
+    """How a call of `fit` starts: with a plan, from the cache if there is one, wherever one can be had."""
     if not getattr(model, "compiled", False):
-        return None, "the model is not compiled"
+        return Start(why_not="the model is not compiled")
     if not model.built:
-        return None, "the model has not been built"
+        return Start(why_not="the model has not been built")
     check_layers(model, allowed.float32_layers)
     try:
-        return _cached_plan(model, _plan_request(arguments, budget_bytes, allowed))
+        return _start(model, _plan_request(arguments, budget_bytes, allowed))
     except Exception as error:
         logger.debug("No plan was made.", exc_info=True)
-        return None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].removesuffix('.')}"
+        why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].removesuffix('.')}"
+        return Start(why_not=why_not)
 
 
-def _cached_plan(model: Any, request: PlanRequest | None) -> tuple[Plan | None, str]:
+def _start(model: Any, request: PlanRequest | None) -> Start:
     if request is None:
-        return None, "the size of its batches is not known beforehand"
+        return Start(why_not="the size of its batches is not known beforehand")
     structure, budget = structure_of(model, request), format_size(request.budget_bytes)
     past = runs_that_matter(structure, request.budget_bytes)
     key = None if structure is None else key_of(structure, request, aim_of(request.budget_bytes, past))
     plan = None if key is None else cache.recall(Plan, key)
     if plan is not None:
-        return plan, ""
+        return Start(plan)
     logger.info("Planning for batches of %d in %s.", request.batch_size, budget)
-    plan, _ = find_plan(model, request, past=past)
+    plan, planner = find_plan(model, request, past=past)
     if plan is None:
-        return None, f"nothing allowed fits a batch of {request.batch_size} in {budget} for sure"
+        why_not = f"nothing allowed fits a batch of {request.batch_size} in {budget} for sure"
+        return Start(None, why_not, planner.likely_micro_batch(request.budget_bytes))
     if key is not None:
         cache.keep(key, plan)
-    return plan, ""
+    return Start(plan)
 
 
 def _plan_request(arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers) -> PlanRequest | None:

@@ -143,6 +143,18 @@ class Planner:
             yield self.choice(self.search.candidate(base, size))
             size *= 2
 
+    def likely_micro_batch(self, budget_bytes: int) -> int | None:
+        """The micro-batch size to try where nothing fits for sure; None where batches are not split.
+
+        It is the largest whose expected peak fits; without one, the size with the smallest peak.
+        """
+        peaks = {
+            small.micro_batch_size: self.checked(small).choice.peak_bytes
+            for small in self.small_micro_batches()
+        }
+        fitting = [size for size, peak in peaks.items() if peak <= budget_bytes]
+        return max(fitting, default=min(peaks, key=peaks.__getitem__, default=None))
+
     def choice(self, candidate: Candidate) -> Choice:
         """The choice that a candidate stands for: its levers and figures, as plain data."""
         base = candidate.base

@@ -221,8 +221,8 @@ def _planned(plan: Any) -> Row | None:
 
 def planning_seconds(name: str, budget_bytes: int, home: str) -> float:
     """How long a start takes to plan, with whatever the cache holds."""
+    from memfit.core.records.plans import AllowedLevers
     from memfit.planning.planned_fit import plan_for_fit
-    from memfit.planning.request import AllowedLevers
 
     os.environ["MEMFIT_HOME"] = home
     model, samples = compiled(name)

@@ -59,9 +59,9 @@ def fit(
     16
     """
     load_keras()
+    from memfit.core.records.plans import allowed_levers
     from memfit.guarding.fit_request import FitRequest
     from memfit.planning.planned_fit import fit_planned
-    from memfit.planning.request import allowed_levers
 
     in_effect, allowed = _budget_in_effect(budget), allowed_levers(allow, float32_layers)
     request = FitRequest(
@@ -213,8 +213,8 @@ def plan(
     size = 0 if batch_size == "auto" else checked_samples(batch_size, InvalidBatchSize)
     budget_bytes = parse_size(budget, "budget") if budget is not None else find_budget(None).budget_bytes
     load_keras()
+    from memfit.core.records.plans import PlanRequest, allowed_levers
     from memfit.planning.make_plan import make_plan
-    from memfit.planning.request import PlanRequest, allowed_levers
 
     allowed = allowed_levers(allow, float32_layers)
     request = PlanRequest(size, budget_bytes, allowed.levers, data, allowed.float32_layers)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from limited import run_limited
-from memfit.private.patching import overridden, replaced
+from memfit.private.patching import AfterImport, overridden, replaced
 
 
 class _Plain:
@@ -48,3 +50,29 @@ def _assigned_by_optimizer() -> int:
 def test_optimizers_assign_through_a_method_of_their_own() -> None:
     """`Optimizer.assign_sub`: without it each old value is copied."""
     assert run_limited(_assigned_by_optimizer, None) == 1
+
+
+LOOKS_FIRST = """
+import importlib.util
+import sys
+from memfit.private.patching import AfterImport
+AfterImport("colorsys", lambda: print("first", hasattr(sys.modules["colorsys"], "rgb_to_hsv"))).install()
+AfterImport("colorsys", lambda: print("second")).install()
+print(importlib.util.find_spec("colorsys").name)
+import colorsys
+import colorsys
+print(len([one for one in sys.meta_path if isinstance(one, AfterImport)]))
+"""
+
+
+def test_a_module_that_is_looked_for_long_before_it_is_imported_is_noticed_once_and_when_it_is_there() -> (
+    None
+):
+    done = subprocess.run([sys.executable, "-c", LOOKS_FIRST], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["colorsys", "first True", "second", "0"]
+
+
+def test_a_module_that_is_there_already_is_noticed_at_once() -> None:
+    noticed: list[str] = []
+    AfterImport("sys", lambda: noticed.append("sys")).install()
+    assert noticed == ["sys"]

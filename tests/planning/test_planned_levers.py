@@ -79,7 +79,7 @@ def _learning(seen: dict[str, Any], budget: int) -> None:
     import memfit
     from memfit.core.cache import recall
     from memfit.core.records import MeasuredRuns
-    from memfit.planning.request import PlanRequest
+    from memfit.core.records.plans import PlanRequest
     from memfit.planning.run_history import remember, structure_of
 
     model, (x, y) = _activations(), _samples()

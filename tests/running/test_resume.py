@@ -42,8 +42,7 @@ def _script(folder: str, kinds: list[str], rungs: list[list[int]] = ()) -> dict[
     import tensorflow as tf
 
     from guarding.small_models import digest
-    from memfit.running.checkpoints.store import Pace
-    from memfit.running.child.context import ChildContext
+    from memfit.running.checkpoints.store import ChildContext, Pace
     from memfit.running.child.patches import Patches, PlanningOptions, seed_everything
     from memfit.running.journal.run_folder import Job
     from running.data_kinds import make

@@ -61,8 +61,8 @@ def run(
     where it was, in smaller steps if memory was the cause.
     """
     from memfit.core.errors import ScriptNotFound
+    from memfit.core.records.plans import allowed_levers
     from memfit.core.units import parse_size
-    from memfit.planning.request import allowed_levers
     from memfit.running.journal.run_folder import Job
     from memfit.running.parent.supervisor import run_supervised
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memfit.core.after_import import AfterImport
 from memfit.core.errors import MemfitError, TargetFailed
 from memfit.core.user_code import is_library
+from memfit.private.patching import AfterImport
 
 logger = logging.getLogger("memfit")
 

@@ -18,11 +18,16 @@ from memfit.guarding.run_notes import RunNotes
 from memfit.guarding.splittability import Splittability, examine
 from memfit.guarding.step.batches import Batch
 from memfit.guarding.step.computation import Computation
-from memfit.guarding.step.rollback import bytes_in_use, free_bytes
 from memfit.guarding.step.room import WouldRunOut
-from memfit.guarding.step.spare_piece import SPARE_PIECE
 from memfit.guarding.step.staged_step import StagedStep
-from memfit.machine import host_memory, is_oom, limit_in_force, measure_peak, read_oom
+from memfit.machine import (
+    host_memory,
+    is_oom,
+    limit_in_force,
+    measure_peak,
+    read_oom,
+)
+from memfit.machine.limits import SPARE_PIECE, bytes_in_use, free_bytes
 from memfit.private.tensorflow.graph_defs import maker_of_kernels
 
 Phase = Literal["gradients", "evaluation", "prediction"]

@@ -20,8 +20,8 @@ from memfit.guarding.micro_batch_size import Ladder
 from memfit.guarding.run_notes import RunNotes, start_counting_the_peak
 from memfit.guarding.step.batches import Batch, DeviceBatch, join_rows, on_host
 from memfit.guarding.step.computation import Computation, ModelStep, Prediction
-from memfit.guarding.step.spare_piece import SPARE_PIECE
 from memfit.levers.rematerialised import REMAT
+from memfit.machine.limits import SPARE_PIECE
 from memfit.model.training_data import is_keras_own
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers

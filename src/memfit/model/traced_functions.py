@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.core.room import TURNS_AT_ONCE
+from memfit.core.records.programs import TURNS_AT_ONCE
 from memfit.private.tensorflow.function_graphs import gradients_go_with_their_graphs
 from memfit.private.tensorflow.graph_defs import loops_begin_few_turns
 

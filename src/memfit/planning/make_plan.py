@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.core.records import Choice, Plan
+from memfit.core.records.plans import PlanRequest
 from memfit.core.records.programs import Span
 from memfit.estimating.estimate_series import largest_batch_size
 from memfit.estimating.step_program import check_model
@@ -19,7 +20,6 @@ from memfit.graph.trace import no_collection
 from memfit.guarding.step.rollback import room_for_old_values
 from memfit.planning.nothing_fits import nothing_fits
 from memfit.planning.planner import Planner, Tell, find_plan, silent, weigh
-from memfit.planning.request import PlanRequest
 from memfit.planning.run_history import runs_that_matter, structure_of
 from memfit.planning.search.fastest import Base
 from memfit.planning.search.micro_batches import as_guarded

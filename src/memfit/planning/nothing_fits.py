@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 from memfit.core.errors import NothingFits
 from memfit.core.records import Advice, Lever, Shortfall
-from memfit.core.records.plans import in_words, plan_arguments
+from memfit.core.records.plans import LEVERS, in_words, plan_arguments
 from memfit.core.units import format_size
 from memfit.planning.planner import Checked, Planner, optimizer_state, weigh
-from memfit.planning.request import LEVERS
 from memfit.planning.search.replicas import on_replicas
 from memfit.planning.variants import variants_of
 from memfit.private.tensorflow.graph_defs import maker_of_kernels

@@ -13,19 +13,19 @@ from typing import Any, Self
 
 from memfit.core import cache
 from memfit.core.records import Plan, Run
-from memfit.core.records.plans import in_words
+from memfit.core.records.plans import AllowedLevers, PlanRequest, check_used, in_words
 from memfit.core.units import format_size
 from memfit.guarding.fit_request import FitRequest
 from memfit.guarding.protection import fit_guarded, has_been_trained
 from memfit.guarding.splittability import examine
 from memfit.guarding.step.batches import DeviceBatch
 from memfit.guarding.step.computation import ModelStep
-from memfit.guarding.step.rollback import bytes_in_use, size_of
+from memfit.guarding.step.rollback import size_of
 from memfit.machine import limit_in_force
+from memfit.machine.limits import bytes_in_use
 from memfit.model.training_data import batches_of, samples_of, takes_batch_size
 from memfit.planning.ample import is_ample
 from memfit.planning.planner import check_layers, find_plan
-from memfit.planning.request import AllowedLevers, PlanRequest, check_used
 from memfit.planning.run_history import aim_of, check_plan, key_of, remember, runs_that_matter, structure_of
 from memfit.planning.variants import pulled
 from memfit.private.tensorflow.variables import backing_variable
@@ -126,7 +126,7 @@ def _held_by_others(model: Any, limit_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """How a training starts: with a plan; or without one, why, and the micro-batch size that may fit."""
+    """The start of a training: a plan; or without one, why, and the micro-batch size that may fit."""
 
     plan: Plan | None = None
     why_not: str = ""
@@ -134,7 +134,7 @@ class Start:
 
 
 def plan_for_fit(model: Any, arguments: dict[str, Any], budget_bytes: int, allowed: AllowedLevers) -> Start:
-    """How a call of `fit` starts: with a plan, from the cache if there is one, wherever one can be had."""
+    """The start of a call of `fit`: with a plan, from the cache if there is one, wherever one can be had."""
     if not getattr(model, "compiled", False):
         return Start(why_not="the model is not compiled")
     if not model.built:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.core.records import Choice, Estimate, Measured, OptimizerState, Plan, Program
+from memfit.core.records.plans import PlanRequest
 from memfit.estimating.simulator.peaks import estimate, fits_for_sure
 from memfit.estimating.step_program import check_model, step_program
 from memfit.graph.trace import no_collection
 from memfit.guarding.step.rollback import room_for_old_values
 from memfit.levers.float32_layers import Layers
-from memfit.planning.request import PlanRequest
 from memfit.planning.run_history import aim_of, fingerprint_of
 from memfit.planning.search.fastest import Candidate, Search, Weighed
 from memfit.planning.search.micro_batches import as_guarded

@@ -20,11 +20,11 @@ import tensorflow as tf
 from memfit.core import cache
 from memfit.core.errors import WrongPlan
 from memfit.core.records import Measured, MeasuredRuns, Plan, Run
+from memfit.core.records.plans import PlanRequest
 from memfit.core.units import format_size
 from memfit.core.version import __version__
 from memfit.levers.rematerialised import remat_of
 from memfit.model.training_data import batches_of, is_keras_own, takes_batch_size, training_specs
-from memfit.planning.request import PlanRequest
 from memfit.private.keras.layers import comes_from_keras, functional_of, layers_and_self, nodes_in_order
 from memfit.private.tensorflow.runtime import uses_onednn
 

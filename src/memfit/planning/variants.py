@@ -16,6 +16,7 @@ import tensorflow as tf
 from memfit.core import cache
 from memfit.core.errors import CannotLowerPrecision, MemfitError
 from memfit.core.records import Choice, LayerGraph, Lever, Program, Slowdown
+from memfit.core.records.plans import PlanRequest
 from memfit.core.records.programs import Span
 from memfit.estimating.simulator.peaks import what_is_unknown
 from memfit.estimating.step_program import StepProgram, step_program
@@ -26,7 +27,6 @@ from memfit.levers.float32_layers import Layers
 from memfit.levers.precision import Precision, apply_precision
 from memfit.levers.rematerialised import REMAT
 from memfit.model.training_data import training_specs, why_not_split
-from memfit.planning.request import PlanRequest
 from memfit.planning.search.fastest import SHARES, Base
 from memfit.planning.search.low_precision import in_low_precision
 from memfit.planning.search.micro_batches import ResizableProgram

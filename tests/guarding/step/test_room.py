@@ -100,7 +100,7 @@ def _fill_pool() -> list[Any]:
     """Hold all of the pool but a few thousand bytes."""
     import tensorflow as tf
 
-    from memfit.guarding.step.rollback import free_bytes
+    from memfit.machine.limits import free_bytes
 
     held = []
     while (free := free_bytes() or 0) > 8192:

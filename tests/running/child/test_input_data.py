@@ -23,8 +23,8 @@ def _train(folder: str) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
+    from memfit.running.checkpoints.store import ChildContext
     from memfit.running.child import input_data
-    from memfit.running.child.context import ChildContext
     from memfit.running.child.patches import Patches, PlanningOptions
     from memfit.running.journal.run_folder import Job
 

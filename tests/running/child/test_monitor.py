@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.running.child.context import ChildContext
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.child.monitor import Monitor
 from memfit.running.journal.events import HostReading
 from memfit.running.journal.run_folder import Job, read_events

@@ -13,7 +13,7 @@ import random
 from collections import deque
 
 from memfit.core.records import Op, Program
-from memfit.core.room import TURNS_AT_ONCE, pieces_of_room
+from memfit.core.records.programs import TURNS_AT_ONCE, pieces_of_room
 from memfit.estimating.simulator.allocator import Allocator, PoolExhausted
 from memfit.estimating.simulator.buffers import (
     Buffers,

@@ -15,12 +15,12 @@ from memfit.guarding.step.accumulators import Accumulators, ShadowState, Slices,
 from memfit.guarding.step.rollback import (
     NOT_WORTH_RELEASING_BYTES,
     Reversible,
-    free_bytes,
     interrupts_held_back,
     reserve_bytes,
     size_of,
 )
 from memfit.machine import is_oom
+from memfit.machine.limits import free_bytes
 from memfit.model.traced_functions import Graph
 from memfit.model.training_data import open_batch
 from memfit.private.patching import overridden

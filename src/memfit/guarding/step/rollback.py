@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from memfit.core.errors import NotMeasurable
 from memfit.guarding.step.batches import aligned_copy, as_tensor
 from memfit.guarding.step.room import CompiledNeed, LeastNeed, need_of, room_checked
-from memfit.machine import device_memory, host_memory, limit_in_force
+from memfit.machine import host_memory, limit_in_force
 from memfit.model.snapshots import Snapshot
 from memfit.model.traced_functions import Graph, written_variables
 from memfit.private.keras.trainer import optimizers_of
@@ -177,20 +176,6 @@ def size_of(variable: Any) -> int:
 def reserve_bytes() -> int:
     """The bytes that old values may take beside the step, of the limit or of the machine without one."""
     return room_for_old_values(limit_in_force() or host_memory().usable_total_bytes)
-
-
-def free_bytes() -> int | None:
-    """The free bytes of the device's pool; None where they are unknown."""
-    in_force, used = limit_in_force(), bytes_in_use()
-    return None if in_force is None or used is None else in_force - used
-
-
-def bytes_in_use() -> int | None:
-    """The bytes in use on the device now; None where its allocator does not count."""
-    try:
-        return device_memory().current_bytes
-    except NotMeasurable:
-        return None
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.core.room import pieces_of_room
+from memfit.core.records.programs import pieces_of_room
 from memfit.private.tensorflow.graph_defs import (
     add_control_input,
     body_of_loop,

@@ -26,8 +26,9 @@ from memfit.guarding.step.loss_weights import (
     known_denominators,
     share_vectors,
 )
-from memfit.guarding.step.rollback import free_bytes, size_of
+from memfit.guarding.step.rollback import size_of
 from memfit.guarding.step.room import need_of, room_checked
+from memfit.machine.limits import free_bytes
 from memfit.model.traced_functions import Graph, foreign_state
 from memfit.private.keras.losses_and_metrics import quiet
 from memfit.private.tensorflow.variables import backing_variable

@@ -11,12 +11,12 @@ from memfit.guarding.step.computation import Computation
 from memfit.guarding.step.rollback import (
     NOT_WORTH_RELEASING_BYTES,
     Reversible,
-    free_bytes,
     interrupts_held_back,
     reserve_bytes,
 )
 from memfit.guarding.step.staged_step import MayUseXLA, flatten, pack, specs_of
 from memfit.machine import is_oom
+from memfit.machine.limits import free_bytes
 from memfit.model.traced_functions import Graph
 from memfit.private.keras.trainer import optimizers_of
 from memfit.private.tensorflow.variables import backing_variable

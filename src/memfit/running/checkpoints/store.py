@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from memfit.core.errors import DamagedCheckpoint
 from memfit.machine import host_memory
 from memfit.running.checkpoints.format import Array, read_checkpoint, write_checkpoint
 from memfit.running.journal.events import CheckpointEvent, CheckpointFailureEvent
-from memfit.running.journal.run_folder import JournalFile
+from memfit.running.journal.run_folder import JOURNAL, Job, JournalFile, tell
 
 if TYPE_CHECKING:
     from memfit.running.checkpoints.training_state import Variables
@@ -192,3 +193,19 @@ class Writer:
         if reason != self._told:
             self._told = reason
             self._tell(f"No checkpoint could be written ({reason}). Training goes on without.")
+
+
+@dataclass(frozen=True)
+class ChildContext:
+    """Journal and checkpoints of a run, and how far down its ladder each of its trainings begins."""
+
+    journal: JournalFile
+    store: CheckpointStore
+    writer: Writer
+    rungs: dict[int, int]
+
+    @classmethod
+    def of(cls, job: Job) -> ChildContext:
+        """The context of a job."""
+        journal, store = JournalFile(Path(job.folder) / JOURNAL), CheckpointStore(Path(job.checkpoints))
+        return cls(journal, store, Writer(store, journal, tell), dict(job.rungs))

@@ -25,10 +25,11 @@ from memfit.machine import first_device, host_memory, limit_in_force
 from memfit.model.training_data import samples_of
 from memfit.private.keras.trainer import epoch_iterators
 from memfit.running.checkpoints.format import Array
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.checkpoints.training_state import PipelineStates, Progress, has_state, put_back_pipeline
 from memfit.running.child.arrays_on_host import reads_from_host
-from memfit.running.child.context import ChildContext, tell
 from memfit.running.journal.events import DataEvent
+from memfit.running.journal.run_folder import tell
 
 _SAMPLE_BYTES = 1 << 12  # of each array of a batch: enough to tell one batch from another
 _OF_ITERATOR = ("x", "y", "sample_weight", "batch_size", "steps_per_epoch", "class_weight")

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from memfit.core.after_import import AfterImport
-from memfit.running.child.context import ChildContext, tell
+from memfit.private.patching import AfterImport
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.child.monitor import Monitor
 from memfit.running.child.patches import Patches, PlanningOptions, seed_everything
 from memfit.running.journal.events import LimitEvent, ShortfallEvent
-from memfit.running.journal.run_folder import Job
+from memfit.running.journal.run_folder import Job, tell
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LOOK_SECONDS = 1.0

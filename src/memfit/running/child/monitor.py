@@ -12,7 +12,7 @@ from memfit.core.errors import NotMeasurable
 from memfit.core.units import format_size
 from memfit.machine import device_memory, host_memory, process_bytes
 from memfit.machine.readings import return_free_memory
-from memfit.running.child.context import ChildContext, tell
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.journal.events import (
     DeviceReading,
     HostReading,
@@ -21,7 +21,7 @@ from memfit.running.journal.events import (
     ScarceMemoryEvent,
     StepEvent,
 )
-from memfit.running.journal.run_folder import JournalFile
+from memfit.running.journal.run_folder import JournalFile, tell
 
 _SECONDS = 0.5
 _LINE_SECONDS = 5.0

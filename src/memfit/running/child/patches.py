@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memfit.core.after_import import AfterImport
-from memfit.running.child.context import ChildContext, tell
+from memfit.private.patching import AfterImport
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.journal.events import UnguardedEvent
+from memfit.running.journal.run_folder import tell
 
 
 def line_outside_guard() -> str | None:

@@ -21,12 +21,12 @@ from memfit.private.keras.trainer import (
 )
 from memfit.running.checkpoints import training_state
 from memfit.running.checkpoints.format import Array, decode, encode
+from memfit.running.checkpoints.store import ChildContext
 from memfit.running.checkpoints.training_state import Progress, Variables
-from memfit.running.child.context import ChildContext, tell
 from memfit.running.child.input_data import InputPipelines, Position, TrainingData
 from memfit.running.child.monitor import StepReadings
 from memfit.running.journal import events
-from memfit.running.journal.run_folder import read_events
+from memfit.running.journal.run_folder import read_events, tell
 
 Train = Callable[[dict[str, Any], dict[str, Any]], Any]
 Saved = tuple[Progress, dict[str, Array]]

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -227,3 +228,9 @@ class Job:
         """A job from JSON."""
         tuples = {name: tuple(fields[name]) for name in ("arguments", "allow")}
         return cls(**fields | tuples | {"rungs": tuple((number, rung) for number, rung in fields["rungs"])})
+
+
+def tell(text: str) -> None:
+    """Say something to whoever watches the script."""
+    sys.stderr.write(f"memfit: {text}\n")
+    sys.stderr.flush()

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from memfit.machine import count_kills
-from memfit.running.child.context import tell
 from memfit.running.journal.events import HostReading
-from memfit.running.journal.run_folder import ALLOCATOR_LOG, Job
+from memfit.running.journal.run_folder import ALLOCATOR_LOG, Job, tell
 from memfit.running.parent.allocator_log import AllocatorLog
 from memfit.running.parent.exit_causes import (
     END_SIGNALS,

@@ -16,7 +16,6 @@ from memfit.core.errors import CannotResume, CannotWrite, MemfitError
 from memfit.core.output_file import output_file
 from memfit.machine.onednn import SWITCH, would_be_used
 from memfit.running.checkpoints.store import CheckpointStore, checkpoints_in
-from memfit.running.child.context import tell
 from memfit.running.journal.events import (
     CheckpointEvent,
     EndEvent,
@@ -35,7 +34,15 @@ from memfit.running.journal.events import (
     TrainingStartEvent,
     host_reading_of,
 )
-from memfit.running.journal.run_folder import Job, JournalFile, RunFolder, new_run, read_events, run_to_resume
+from memfit.running.journal.run_folder import (
+    Job,
+    JournalFile,
+    RunFolder,
+    new_run,
+    read_events,
+    run_to_resume,
+    tell,
+)
 from memfit.running.journal.summary import read_summary
 from memfit.running.parent.exit_causes import CRASHES, ExitCause, LastTraining
 from memfit.running.parent.process import Ended, LastReadings, run_child

@@ -12,8 +12,7 @@ pytestmark = pytest.mark.real
 def _fill_beside_a_step() -> list[bool]:
     import tensorflow as tf
 
-    from memfit.guarding.step.rollback import free_bytes
-    from memfit.guarding.step.spare_piece import SPARE_PIECE
+    from memfit.machine.limits import SPARE_PIECE, free_bytes
 
     before = free_bytes() or 0
     held = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from limited import run_limited
+from memfit.private.keras.trainer import CALLS_THAT_BUILD
 from once import computed_once
 
 pytestmark = pytest.mark.real
@@ -207,3 +208,35 @@ def test_an_optimizer_takes_the_place_of_another(compiled: Any) -> None:
 def test_a_model_can_be_taken_back_to_before_compile(compiled: Any) -> None:
     """`_compile_config`, `DotNotTrackScope`: without them the optimizer's slots stay with the model."""
     assert compiled["compiled"] == [False, True]
+
+
+def _draws_of_a_first_step() -> list[int]:
+    import random
+
+    import keras
+    import numpy as np
+
+    class Drawing(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            drawn.append(random.random())
+            return self.dense(x)
+
+    drawn: list[float] = []
+    model = Drawing()
+    model.compile("sgd", "mse", jit_compile=False)
+    model.fit(np.ones((2, 1)), np.zeros((2, 1)), verbose=0)
+    first = len(drawn)
+    model.fit(np.ones((3, 1)), np.zeros((3, 1)), verbose=0)
+    return [first, len(drawn)]
+
+
+@pytest.mark.real
+def test_a_model_is_called_so_often_before_its_first_step() -> None:
+    """`Model.fit`: else layers that draw from Python's `random` draw other numbers than in plain Keras."""
+    first, second = run_limited(_draws_of_a_first_step, None)
+    assert first == CALLS_THAT_BUILD + 1
+    assert second >= first

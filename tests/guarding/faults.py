@@ -53,7 +53,7 @@ class Pressure:
     def leave(self, free_bytes: int) -> None:
         import tensorflow as tf
 
-        from memfit.machine import free_bytes as free
+        from memfit.machine.limits import free_bytes as free
 
         block = 1 << 20
         while block >= 64 << 10:

@@ -25,7 +25,7 @@ from memfit.guarding.step.batches import Structure
 from memfit.guarding.step.computation import Computation, LossFunction, ModelStep
 from memfit.guarding.step.staged_step import Computed, StagedStep
 from memfit.model.snapshots import Snapshot, untouched
-from memfit.model.training_data import batch_specs, prediction_specs, training_specs
+from memfit.model.training_data import batch_specs, filled, leaves_of, prediction_specs, training_specs
 from memfit.private.keras.layers import CalledLayers, called_layers
 from memfit.private.keras.trainer import build_everything, optimizer_variables, with_inner
 from memfit.private.tensorflow.variables import backing_variable, variables_without_memory
@@ -241,8 +241,8 @@ def _build_without_memory(optimizer: Any, variables: list[Any]) -> None:
 
 
 def _phases(computation: Any, specs: Any) -> StepGraphs:
-    structure = keras.tree.map_structure(lambda spec: spec.dtype.name, specs)
-    return step_graphs(computation, structure, keras.tree.flatten(specs))
+    structure = filled(specs, [spec.dtype.name for spec in leaves_of(specs)])
+    return step_graphs(computation, structure, leaves_of(specs))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ nothing of the model changes. The bytes are read off the operations of that grap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ import tensorflow as tf
 from memfit.core.records import LayerCall, LayerGraph, LayerTensor
 from memfit.graph.costs import cost_of
 from memfit.model.calls import Call, Tensors, Wrap, calls_of, input_keys, output_keys
-from memfit.model.snapshots import Recording
+from memfit.model.snapshots import Recording, draws_put_back
 from memfit.model.traced_functions import operations_so_far, traced, why_not_repeatable
 from memfit.private.keras.global_state import borrowed_global_seed
 from memfit.private.keras.layers import functional_of, instead_of_running_through
@@ -40,22 +39,26 @@ class _Traced:
         return [tensor for tensor in self.inputs if tensor.dtype.is_floating]
 
 
-def layer_graph(model: Any, specs: Sequence[Any]) -> LayerGraph:
-    """The calls of a Functional or Sequential model on a batch like this, with what each costs."""
+def layer_graph(model: Any, specs: Any) -> LayerGraph:
+    """The calls of a Functional or Sequential model on a batch like this, with what each costs.
+
+    `specs` are in any structure that the model takes, such as a dictionary of names for a list of inputs.
+    """
     functional = functional_of(model)
     tracing = _Tracing()
 
-    def passes(*inputs: Any) -> list[Any]:
+    def passes(inputs: Any) -> list[Any]:
         with tracing.instead_of(functional, ()), Recording():
-            outputs = model(keras.tree.pack_sequence_as(functional.input, list(inputs)), training=True)
+            outputs = model(inputs, training=True)
         flat: list[Any] = keras.tree.flatten(outputs)
         tracing.go_back(flat)
         return flat
 
-    with borrowed_global_seed():
-        concrete = traced(passes, *specs)
+    with draws_put_back(), borrowed_global_seed():
+        concrete = traced(passes, specs)
     reading = _Reading(concrete.graph.get_operations(), tracing)
-    return reading.layer_graph(concrete.outputs, int(specs[0].shape[0]))
+    first = next(spec for spec in keras.tree.flatten(specs) if spec is not None)
+    return reading.layer_graph(concrete.outputs, int(first.shape[0]))
 
 
 class _Tracing:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from memfit.graph.costs import cost_of
 from memfit.graph.layer_costs import Liveness, bytes_of
-from memfit.model.snapshots import Recording
+from memfit.model.snapshots import Recording, draws_put_back
 from memfit.model.traced_functions import operations_so_far, traced, why_not_repeatable
 from memfit.private.keras.global_state import borrowed_global_seed
 from memfit.private.keras.layers import each_layer_call, layers_and_self
@@ -84,7 +84,7 @@ def _levels(model: Any, specs: Any) -> _Levels:
         found = tape.gradient(targets, [backing_variable(w) for w in model.trainable_variables])
         gradients.extend(gradient for gradient in found if gradient is not None)
 
-    with borrowed_global_seed():
+    with draws_put_back(), borrowed_global_seed():
         concrete = traced(passes, specs)
     operations = concrete.graph.get_operations()
     return _Levels(calls, Liveness(operations, turn[0], gradients), operations)

@@ -25,6 +25,7 @@ from memfit.graph.kernels import knowledge_of
 from memfit.graph.labels import Labels, Lines
 from memfit.graph.reader import Reader, put_handles
 from memfit.model.traced_functions import traced
+from memfit.model.training_data import filled, leaves_of
 from memfit.private.tensorflow.graph_defs import (
     LOOPS,
     Maker,
@@ -166,10 +167,10 @@ class Trace:
 
     def _read_compiled(self, batch_size: int) -> Program:
         """One operation, with the memory that XLA has laid out for it."""
-        specs = keras.tree.flatten(specs_at(self._specs, batch_size))
+        specs = leaves_of(specs_at(self._specs, batch_size))
 
         def step(*flat: Any) -> Any:
-            return self._function(keras.tree.pack_sequence_as(self._specs, list(flat)))
+            return self._function(filled(self._specs, flat))
 
         with self._prepared() as labels:
             concrete = traced(step, *specs, jit_compile=True)
@@ -237,7 +238,7 @@ def specs_at(specs: Any, batch_size: int) -> Any:
     """Specs with their batch dimension set."""
 
     def at_size(spec: Any) -> Any:
-        if spec.shape.rank and spec.shape[0] is None:
+        if spec is not None and spec.shape.rank and spec.shape[0] is None:
             return tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype)
         return spec
 

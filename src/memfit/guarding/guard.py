@@ -57,6 +57,19 @@ class Guarded:
     examined: Splittability | None = None
     asked: bool = False  # the user named a micro-batch size
     one_phase: bool = False  # whole batches run at once, with old values on the host
+    _batches: int = 0  # seen since nothing was decided
+    _looks: int = 0
+
+    def is_to_be_examined_again(self, batch: Batch) -> bool:
+        """Whether another batch may tell what the last did not; each further look waits twice as long."""
+        assert self.examined is not None
+        if not self.examined.undecided or batch.size == 1:
+            return False
+        self._batches += 1
+        if self._batches < 1 << self._looks:
+            return False
+        self._looks += 1
+        return True
 
 
 @dataclass(frozen=True)
@@ -161,7 +174,7 @@ class Guard:
         return guarded.one_phase
 
     def _examined(self, guarded: Guarded, batch: Batch) -> Splittability:
-        if guarded.examined is None or (guarded.examined.too_small and batch.size > 1):
+        if guarded.examined is None or guarded.is_to_be_examined_again(batch):
             try:
                 guarded.examined = examine(guarded.computation, batch, settled_size=guarded.ladder.start)
             except Exception as error:

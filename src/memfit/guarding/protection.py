@@ -22,7 +22,7 @@ from memfit.guarding.step.batches import Batch, DeviceBatch, join_rows, on_host
 from memfit.guarding.step.computation import Computation, ModelStep, Prediction
 from memfit.levers.rematerialised import REMAT
 from memfit.machine.limits import SPARE_PIECE
-from memfit.model.training_data import is_keras_own
+from memfit.model.training_data import is_keras_own, is_left_out
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers
 from memfit.private.keras.trainer import compiled_parts, predictions_on_host, strategy_of
@@ -319,7 +319,7 @@ def _join_batches(tensors: list[Any]) -> Any:
 def _has_static_batches(iterator: Any) -> bool:
     """Whether the data pipeline knows the size of its batches: plain Keras weighs some metrics by it."""
     specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
-    return all(spec is None or spec.shape.rank is None or spec.shape[0] is not None for spec in specs)
+    return all(is_left_out(spec) or spec.shape.rank is None or spec.shape[0] is not None for spec in specs)
 
 
 def _check_guardable(model: Any) -> None:

@@ -17,12 +17,17 @@ from memfit.guarding.step.rollback import optimizers_kept_whole
 from memfit.guarding.step.staged_step import Computed, StagedStep, flatten, pack, specs_of
 from memfit.guarding.step.unsplit_step import WholeStep
 from memfit.machine import is_oom
+from memfit.model.snapshots import draws_put_back
 from memfit.model.traced_functions import traced
 from memfit.model.training_data import is_keras_own
 from memfit.private.keras.layers import all_layers
-from memfit.private.keras.trainer import build_everything, is_built
+from memfit.private.keras.trainer import CALLS_THAT_BUILD, build_everything, is_built
 
 _ROWS = (8, 3, 2)  # samples to try it on
+_NOTHING_TO_TELL = (
+    "the gradients of the first samples are zero or not finite, which does not tell how they add up"
+)
+_NEXT_TO_NOTHING = 1e-6  # of a gradient of rounding errors alone, as those of a model that fits its data
 
 
 @dataclass
@@ -33,7 +38,7 @@ class Splittability:
     why_not_split: str | None = None
     notes: list[str] = field(default_factory=list)  # what the user has to know beforehand
     staged: StagedStep | None = None
-    too_small: bool = False  # the batch that it was examined on
+    undecided: bool = False  # the batch that it was examined on does not tell; another one may
 
     @cached_property
     def whole(self) -> WholeStep:
@@ -78,7 +83,7 @@ def _wants_static_batches(computation: Computation) -> bool:
 
 def _tried(computation: Computation, batch: Batch, step: StagedStep) -> Splittability:
     if batch.size == 1:
-        return Splittability(computation, "its batches have one sample", staged=step, too_small=True)
+        return Splittability(computation, "its batches have one sample", staged=step, undecided=True)
     try:
         trial, weighing, reason = _trial(computation, batch)
     except Exception as error:  # noqa: BLE001 - whatever a user's step may raise on a few samples
@@ -86,9 +91,8 @@ def _tried(computation: Computation, batch: Batch, step: StagedStep) -> Splittab
         return Splittability(computation, reason, _notes_on_whole(reason), step)
     if weighing != step.weighing:
         step = StagedStep(computation, weighing, settled_size=step.settled_size)
-    return Splittability(
-        computation, reason, trial.notes if reason is None else _notes_on_whole(reason), step
-    )
+    notes = trial.notes if reason is None else _notes_on_whole(reason)
+    return Splittability(computation, reason, notes, step, undecided=reason == _NOTHING_TO_TELL)
 
 
 def _trial(computation: Computation, batch: Batch) -> tuple[SplitTrial, Weighing, str | None]:
@@ -121,16 +125,20 @@ def _build(computation: Computation, batch: Batch) -> None:
     model = computation.model
     if model is None:
         return
+    evaluates = isinstance(computation, ModelStep)
     trains = isinstance(computation, ModelStep) and computation.trains
+    if not model.built:
+        computation.draws.thrown_away = CALLS_THAT_BUILD
     own = all(is_keras_own(model, name) for name in ("train_step", "test_step", "compute_loss"))
     if trains and own:
         try:
-            build_everything(model, batch.part(0, min(batch.size, 2)))
+            with draws_put_back():
+                build_everything(model, batch.part(0, min(batch.size, 2)))
             return
         except Exception as error:  # some models want to know the size of the batch
             if is_oom(error) or computation.doubts() is None:
                 raise
-    if not is_built(model, trains=trains, evaluates=isinstance(computation, ModelStep)):
+    if not is_built(model, trains=trains, evaluates=evaluates):
         _trace_plain(computation, batch)
 
 
@@ -195,6 +203,7 @@ class SplitTrial:
         self._parts = [batch.part(0, rows), batch.part(0, cut), batch.part(cut, rows)]
         self._shares = (cut / rows, (rows - cut) / rows)
         self._coarse = _computes_in_half_precision(computation.model)
+        self._is_next_to_nothing = False
         self.notes: list[str] = []
 
     def weigh(self) -> tuple[Weighing, str | None]:
@@ -276,6 +285,7 @@ class SplitTrial:
         if not whole:
             return None
         largest = max(float(np.max(np.abs(gradient), initial=0.0)) for gradient in whole.values())
+        self._is_next_to_nothing = not _NEXT_TO_NOTHING < largest < np.inf
         kinds = {
             self._kind_of(*_same_rows(whole[name], first[name], second[name]), noise=_NOISE * largest)
             for name in sorted(whole)
@@ -313,6 +323,8 @@ class SplitTrial:
     def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
         if found.weighs_losses and "neither" in added.values():
             return "a loss that a layer adds is neither a mean nor a sum over samples"
+        if found.gradients == "neither" and self._is_next_to_nothing:
+            return _NOTHING_TO_TELL
         if found.gradients == "neither":
             return "the gradients of a batch are neither the mean nor the sum of those of its samples"
         wanted = self._computation.outputs_must_be

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from memfit.private.keras.global_state import scope_in_force
 from memfit.private.keras.layers import layers_and_self, tracker_of
 from memfit.private.keras.trainer import compiled_parts, with_inner
 from memfit.private.tensorflow.variables import backing_variable
+
+T = TypeVar("T")
 
 _DEPTH = 6  # of containers in containers
 
@@ -63,14 +67,76 @@ class Snapshot:
 
 @contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Take back whatever happens to a model, its layers, optimizer, losses and metrics."""
+    """Take back whatever happens to a model, its layers, optimizer, losses and metrics, and all draws."""
     optimizer, loss, metrics, _ = compiled_parts(model)
     parts = [*with_inner(optimizer), loss, metrics]
     snapshot = Snapshot([*layers_and_self(model), *(part for part in parts if part is not None)])
     try:
-        yield
+        with draws_put_back():
+            yield
     finally:
         snapshot.restore()
+
+
+class TracedDraws:
+    """The numbers that a step draws from Python and NumPy while it is traced, as some of Keras' layers do.
+
+    Plain Keras traces a step once, and calls a model that is not built a few times before. However often the
+    step is traced here, what runs has drawn the same.
+    """
+
+    def __init__(self) -> None:
+        self.thrown_away = 0  # calls of plain Keras before the one that it runs
+        self._before: _Draws | None = None
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Let a trace draw the same again; what runs eagerly draws on, as it does in plain Keras."""
+        if tf.executing_eagerly():
+            yield
+        elif self._before is not None:
+            with draws_put_back():
+                _set_draws(self._before)
+                yield
+        else:
+            before = _draws()
+            yield
+            if self.thrown_away == 0 or _are_same(before, _draws()):
+                self._before = before
+
+    def as_in_keras(self, trace: Callable[[], T]) -> T:
+        """A trace that has drawn what the one that plain Keras runs has drawn."""
+        made = trace()
+        while self._before is None and self.thrown_away:
+            self.thrown_away -= 1
+            made = trace()
+        return made
+
+
+@contextmanager
+def draws_put_back() -> Iterator[None]:
+    """Let what is drawn from Python and NumPy in between be drawn again."""
+    before = _draws()
+    try:
+        yield
+    finally:
+        _set_draws(before)
+
+
+_Draws = tuple[Any, Any]
+
+
+def _draws() -> _Draws:
+    return random.getstate(), np.random.get_state()
+
+
+def _are_same(one: _Draws, other: _Draws) -> bool:
+    return one[0] == other[0] and repr(one[1]) == repr(other[1])
+
+
+def _set_draws(draws: _Draws) -> None:
+    random.setstate(draws[0])
+    np.random.set_state(draws[1])
 
 
 class Recording(keras.StatelessScope):  # type: ignore[misc]  # Keras is untyped

@@ -5,6 +5,8 @@ Shapes and types come from the data, or else from what the model itself says.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -12,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.core.errors import CannotEstimate
-from memfit.private.keras.layers import all_layers, built_shapes, functional_of
+from memfit.private.keras.layers import all_layers, built_shapes, comes_from_keras, functional_of
 from memfit.private.keras.losses_and_metrics import output_losses
 from memfit.private.tensorflow.datasets import batch_size_of
 
@@ -42,9 +44,25 @@ def batch_specs(data: Any) -> tuple[Specs, ...]:
     given = data.element_spec if isinstance(data, tf.data.Dataset) else data
     parts = given if isinstance(given, tuple) else (given,)
     specs = tuple(keras.tree.map_structure(_opened, part) for part in parts)
-    for spec in keras.tree.flatten(specs):
+    for spec in leaves_of(specs):
         _check(spec)
     return specs
+
+
+def leaves_of(structure: Any) -> list[Any]:
+    """The leaves of a structure without optional inputs that are None."""
+    return [leaf for leaf in keras.tree.flatten(structure) if not is_left_out(leaf)]
+
+
+def filled(structure: Any, leaves: Iterable[Any]) -> Any:
+    """A structure with these in the place of its leaves; optional inputs that are None stay so."""
+    given = iter(leaves)
+    return keras.tree.map_structure(lambda leaf: None if is_left_out(leaf) else next(given), structure)
+
+
+def is_left_out(leaf: Any) -> bool:
+    """Whether a leaf of data or its specs stands for an optional input that is None."""
+    return leaf is None or isinstance(leaf, tf.OptionalSpec | tf.experimental.Optional)
 
 
 def open_batch(shape: Any) -> tuple[int | None, ...]:
@@ -72,14 +90,16 @@ def _of_inputs(model: Any) -> Specs:
             "nothing says the shapes of its inputs: it was never built",
             suggestion="memfit.estimate(model, batch_size=32, data=(x[:1], y[:1]))",
         )
-    for spec in keras.tree.flatten(specs):
+    for spec in leaves_of(specs):
         _check(spec)
     return specs
 
 
 def _of_targets(model: Any, x: Specs) -> Specs:
     """As the losses want them: class numbers where they are sparse, else what the model returns."""
-    symbolic = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)
+    symbolic = keras.tree.map_structure(
+        lambda s: None if s is None else keras.KerasTensor(s.shape, s.dtype.name), x
+    )
     functional = functional_of(model)
     outputs = functional.output if functional is not None else model.compute_output_spec(symbolic)
     losses = _losses(model, outputs)
@@ -105,6 +125,8 @@ def _target(output: Any, loss: Any) -> Any:
 
 
 def _opened(leaf: Any) -> Any:
+    if is_left_out(leaf):
+        return None
     shape = tf.TensorShape(leaf.shape)
     if shape.rank == 0:
         raise CannotEstimate(
@@ -131,12 +153,12 @@ def batches_of(arguments: dict[str, Any], samples: int = 1) -> tuple[int | None,
     if takes_batch_size(x):
         parts = (x, arguments.get("y"), arguments.get("sample_weight"))
         kept = tuple(as_arrays(part) for part in parts if part is not None)
-        count, size = len(keras.tree.flatten(kept)[0]), arguments.get("batch_size")
+        count, size = len(leaves_of(kept)[0]), arguments.get("batch_size")
         size = _BATCH_SIZE if size is None else size
         known = isinstance(size, int) and size > 0  # else Keras says what is wrong
         return min(size, count) if known else None, _first(kept, samples)
     if isinstance(x, tf.data.Dataset):
-        sizes = {spec.shape[0] for spec in keras.tree.flatten(x.element_spec) if spec.shape.rank}
+        sizes = {spec.shape[0] for spec in leaves_of(x.element_spec) if spec.shape.rank}
         size = sizes.pop() if len(sizes) == 1 else None
         return (size or batch_size_of(x), x) if not sizes else (None, None)
     return None, None
@@ -148,7 +170,7 @@ def samples_of(arguments: dict[str, Any], count: int) -> Any:
 
 
 def _first(batch: Any, count: int) -> Any:
-    return keras.tree.map_structure(lambda array: array[:count], batch)
+    return keras.tree.map_structure(lambda array: None if array is None else array[:count], batch)
 
 
 def takes_batch_size(x: Any) -> bool:
@@ -170,15 +192,35 @@ def as_arrays(data: Any) -> Any:
     return None if data is None else keras.tree.map_structure(convert, data)
 
 
-def why_not_split(model: Any) -> str | None:
+_MIXING = tuple(kind for name in ("MixUp", "CutMix") if (kind := getattr(keras.layers, name, None)))
+
+
+def why_not_split(model: Any, *, trains: bool = True) -> str | None:
     """The reason not to split the batches that a compiled model trains or is evaluated on, or None.
 
-    Only what is known before anything runs: fixed sizes, state, samples that are compared with each other.
+    Only what is known before anything runs: fixed sizes, state, samples that are compared or mixed.
     """
     for loss in output_losses(model):
         if isinstance(loss, keras.losses.Circle):
             return f"its loss {loss.name} compares samples with each other"
+    for layer in all_layers(model) if trains else ():
+        if isinstance(layer, _MIXING):
+            return f"its layer {layer.name} mixes the samples of a batch"
     return why_batch_is_fixed(model)
+
+
+# Keras' losses that compare samples with each other, or take them together.
+_OF_WHOLE_BATCHES = tuple(
+    getattr(keras.losses, name) for name in ("Circle", "Dice", "Tversky", "circle", "dice", "tversky")
+)
+
+
+def is_known_to_add_up(loss: Any) -> bool:
+    """Whether it is one of Keras' losses that have one value for each sample."""
+    kind = loss if inspect.isfunction(loss) else type(loss)
+    function = inspect.unwrap(getattr(loss, "fn", kind))
+    takes_all = kind in _OF_WHOLE_BATCHES or function in _OF_WHOLE_BATCHES
+    return not takes_all and comes_from_keras(kind) and comes_from_keras(function)
 
 
 def why_batch_is_fixed(model: Any) -> str | None:

@@ -23,6 +23,7 @@ from memfit.guarding.step.computation import ModelStep
 from memfit.guarding.step.rollback import size_of
 from memfit.machine import limit_in_force
 from memfit.machine.limits import bytes_in_use
+from memfit.model.snapshots import draws_put_back
 from memfit.model.training_data import batches_of, samples_of, takes_batch_size
 from memfit.planning.ample import is_ample
 from memfit.planning.planner import check_layers, find_plan
@@ -100,7 +101,8 @@ def _without_splits_that_fail(model: Any, arguments: dict[str, Any], allowed: Al
     if computation.doubts() is None:
         return allowed
     try:
-        reason = examine(computation, DeviceBatch.of(samples)).why_not_split
+        with draws_put_back():
+            reason = examine(computation, DeviceBatch.of(samples)).why_not_split
     except Exception:
         logger.debug("Splitting could not be tried.", exc_info=True)
         return allowed

@@ -30,8 +30,8 @@ from memfit.model.training_data import training_specs, why_not_split
 from memfit.planning.search.fastest import SHARES, Base
 from memfit.planning.search.low_precision import in_low_precision
 from memfit.planning.search.micro_batches import ResizableProgram
-from memfit.private.keras.layers import functional_of, layers_and_self
-from memfit.rematerialising.rematerialise import apply_cuts, graph_of_sublayers
+from memfit.private.keras.layers import functional_of
+from memfit.rematerialising.rematerialise import apply_cuts, graph_of_sublayers, one_call_keeps_most
 
 _SMALLER = 4  # the second batch size that is read is so many times smaller
 _WIDE_INSIDE = (
@@ -193,10 +193,12 @@ class _Finding:
             return self._known.layers, self._known.cuts
         self._tell("Looking for cuts")
         inputs = specs_at(training_specs(self._model, self._request.data), self._request.batch_size)[0]
-        if functional_of(self._model) is not None:
-            return layer_graph(self._model, keras.tree.flatten(inputs)), ()
+        graph = None if functional_of(self._model) is None else layer_graph(self._model, inputs)
+        if graph is not None and not one_call_keeps_most(graph):
+            return graph, ()
         try:
-            return graph_of_sublayers(self._model, inputs, SHARES)
+            inside = graph_of_sublayers(self._model, inputs, SHARES)
+            return (graph, ()) if graph is not None and not inside[1] else inside
         except Exception as error:  # noqa: BLE001 - a model that only its own step knows how to call
             self._reasons["remat"] = f"the model cannot be called on its inputs ({type(error).__name__})"
             return None, ()
@@ -208,7 +210,7 @@ class _Finding:
 def _why_not_cut(model: Any) -> str | None:
     if REMAT in vars(model):
         return "the model is rematerialised already"
-    if not model.built or any(not layer.built for layer in layers_and_self(model)):
+    if not model.built:
         return "the model has not been built"
     return None
 

@@ -20,6 +20,7 @@ from memfit.graph.sublayers import Sublayers, sublayers_for_shares, sublayers_wo
 from memfit.levers.float32_layers import Layers
 from memfit.levers.rematerialised import Remat, cut_functional, cut_layer, remat_of
 from memfit.model.calls import calls_of
+from memfit.model.training_data import filled, leaves_of
 from memfit.private.keras.layers import built_shapes, functional_of, layers_and_self
 from memfit.private.keras.trainer import optimizer_variables
 from memfit.rematerialising.cut_search import Cuts, CutSearch, cuts_of
@@ -29,6 +30,7 @@ logger = logging.getLogger("memfit")
 _OPEN_DIMENSION = 64  # where neither model nor data say how long it is, and only ratios matter
 _BATCH_SIZE = 32  # likewise
 _GAIN = 0.95
+_MOST = 0.5
 _MOST_LEVELS = 4
 
 
@@ -91,9 +93,18 @@ def _planned(model: Any, budget_bytes: int | None, batch_size: int | None, data:
 
 def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
     if functional_of(model) is None:
-        return _of_sublayers(sublayers_worth_cutting(model, specs, room))
-    graph = layer_graph(model, keras.tree.flatten(specs))
+        try:
+            return _of_sublayers(sublayers_worth_cutting(model, specs, room))
+        except Exception as error:
+            if all(layer.built for layer in layers_and_self(model)):
+                raise
+            raise _not_built() from error  # else its call does not use them
+    graph = layer_graph(model, specs)
     cuts = _cuts(graph, room, levels)
+    if one_call_keeps_most(graph):
+        inside = sublayers_worth_cutting(model, specs, room)
+        if inside.peak_bytes < cuts.peak_bytes:
+            return _of_sublayers(inside)
     return _Chosen(
         cuts=_cutting(model, cuts_of(graph, cuts.spans)),
         segments=len(cuts.spans),
@@ -150,14 +161,14 @@ def apply_cuts(model: Any, cuts: tuple[Cut, ...]) -> Remat:
 
 
 def _cutting(model: Any, cuts: tuple[Cut, ...]) -> list[Callable[[], Any]]:
-    """A context for each nested model, or each layer of a subclassed one, in which it is cut."""
-    if functional_of(model) is None:
-        layers = layers_and_self(model)
-        return [partial(cut_layer, layers[position]) for cut in cuts for position in cut.path]
+    """A context for each nested model, or each layer that is cut alone, in which it is cut."""
+    layers = layers_and_self(model)
+    alone = [partial(cut_layer, layers[place]) for cut in cuts if cut.is_one_layer for place in cut.path]
     found: dict[tuple[int, ...], list[Span]] = {}
     for cut in cuts:
-        found.setdefault(cut.path, []).append((cut.start, cut.stop))
-    return [partial(cut_functional, _nested(model, path), within) for path, within in found.items()]
+        if not cut.is_one_layer:
+            found.setdefault(cut.path, []).append((cut.start, cut.stop))
+    return alone + [partial(cut_functional, _nested(model, path), within) for path, within in found.items()]
 
 
 def _nested(model: Any, path: tuple[int, ...]) -> Any:
@@ -165,6 +176,12 @@ def _nested(model: Any, path: tuple[int, ...]) -> Any:
     for position in path:
         functional = calls_of(functional)[position].nested
     return functional
+
+
+def one_call_keeps_most(graph: LayerGraph) -> bool:
+    """Whether a single call keeps most of what a forward pass keeps: blocks inside one layer."""
+    kept = [call.saved_bytes for call in graph.calls]
+    return max(kept, default=0) > _MOST * sum(kept)
 
 
 def _of_sublayers(found: Sublayers) -> _Chosen:
@@ -183,11 +200,8 @@ def _check(model: Any, budget_bytes: int | None, batch_size: int | None, levels:
         raise CannotRematerialise(
             f"expected a keras.Model, received {type(model).__name__}", suggestion="memfit.remat(model)"
         )
-    if not model.built or any(not layer.built for layer in layers_and_self(model)):
-        raise CannotRematerialise(
-            "it has not been built, so its shapes are unknown",
-            suggestion="model.build((None, ...)), or call it once on a batch, before memfit.remat(model)",
-        )
+    if not model.built:
+        raise _not_built()
     if budget_bytes is not None and batch_size is None:
         raise CannotRematerialise(
             "a budget says nothing without a batch size",
@@ -200,13 +214,23 @@ def _check(model: Any, budget_bytes: int | None, batch_size: int | None, levels:
         )
 
 
+def _not_built() -> CannotRematerialise:
+    return CannotRematerialise(
+        "it has not been built, so its shapes are unknown",
+        suggestion="model.build((None, ...)), or call it once on a batch, before memfit.remat(model)",
+    )
+
+
 def _specs(model: Any, batch_size: int, data: Any, *, exact: bool) -> Any:
     """Shapes and types of a batch of the model's inputs."""
     if data is not None:
-        return keras.tree.map_structure(lambda leaf: _spec(leaf.shape, leaf.dtype, batch_size, exact), data)
+        given = [_spec(leaf.shape, leaf.dtype, batch_size, exact) for leaf in leaves_of(data)]
+        return filled(data, given)
     functional = functional_of(model)
     if functional is not None:
-        return [_spec(t.shape, t.dtype, batch_size, exact) for t in functional.inputs]
+        return keras.tree.map_structure(
+            lambda t: _spec(t.shape, t.dtype, batch_size, exact), functional.input
+        )
     shapes = built_shapes(model)
     if shapes is None:
         raise CannotRematerialise(
@@ -239,7 +263,7 @@ def _base_bytes(model: Any, specs: Any) -> int:
     slots = sum(_bytes_of(variable) for variable in optimizer_variables(model))
     if slots <= 16:  # not built yet
         slots = 2 * sum(_bytes_of(variable) for variable in model.trainable_variables)
-    batch = sum(spec.shape.num_elements() * spec.dtype.size for spec in keras.tree.flatten(specs))
+    batch = sum(spec.shape.num_elements() * spec.dtype.size for spec in leaves_of(specs))
     return int(weights + slots + batch)
 
 

@@ -71,12 +71,18 @@ Lever = Literal["micro_batch", "remat", "precision", "xla"]
 class Cut:
     """A segment of a model that is computed again: calls of a nested model, by position in our own order.
 
-    Of a subclassed model it is a layer alone, by its position among all layers, and start and stop are 0.
+    Where the user's code is between the layers it is a layer alone, by its position among all layers, and
+    start and stop are 0.
     """
 
     path: tuple[int, ...]  # positions of the nested models that it is in
     start: int
     stop: int
+
+    @property
+    def is_one_layer(self) -> bool:
+        """Whether it is a layer alone."""
+        return self.stop == 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from memfit.core.errors import BatchSizesDiffer, CannotGuard
 from memfit.guarding.step.loss_weights import Kind
+from memfit.model.training_data import is_left_out
 
 Array = np.ndarray[Any, Any]
 Structure = Any  # (x, y, sample_weight), each an array, a nest of arrays, or None
@@ -68,9 +69,7 @@ class DeviceBatch:
     @classmethod
     def of(cls, element: Any) -> DeviceBatch:
         """A batch from one element of a dataset or generator."""
-        element = keras.tree.map_structure(
-            lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, element
-        )
+        element = keras.tree.map_structure(lambda leaf: None if is_left_out(leaf) else leaf, element)
         return cls.of_leaves(element)
 
     @classmethod

@@ -16,8 +16,9 @@ import keras
 import tensorflow as tf
 
 from memfit.guarding.step.loss_weights import Kind, LossWeights
+from memfit.model.snapshots import TracedDraws
 from memfit.model.traced_functions import is_in_graph
-from memfit.model.training_data import is_keras_own, why_batch_is_fixed, why_not_split
+from memfit.model.training_data import is_keras_own, is_known_to_add_up, why_batch_is_fixed, why_not_split
 from memfit.private.keras.global_state import global_seed_states, outside_scopes
 from memfit.private.keras.layers import all_layers, comes_from_keras, mask_of
 from memfit.private.keras.losses_and_metrics import (
@@ -58,6 +59,7 @@ class Computation(Protocol):
     model: Any
     eager: bool
     jit_compile: bool
+    draws: TracedDraws
     outputs_must_be: tuple[Kind, ...]
     outputs_are: Kind
 
@@ -102,6 +104,7 @@ class ModelStep:
         self.eager = bool(model.run_eagerly)
         self.jit_compile = bool(model.jit_compile)
         self._step_name = step_name
+        self.draws = TracedDraws()
         self.weighs_outputs_by_samples = weigh_outputs_by_samples
 
     @property
@@ -129,7 +132,8 @@ class ModelStep:
     def run_plain(self, data: Any) -> Any:
         """Run the model's own step."""
         step = getattr(self.model, self._step_name)
-        return getattr(step, "python_function", step)(data)
+        with self.draws.repeated():
+            return getattr(step, "python_function", step)(data)
 
     def run(self, data: Any, shares: LossWeights) -> tuple[Any, Captured]:
         """Run the model's own step, its losses weighed and its update captured."""
@@ -141,7 +145,7 @@ class ModelStep:
 
     def why_not_split(self) -> str | None:
         """Fixed sizes, state from batch to batch, samples that are compared with each other."""
-        return why_not_split(self.model)
+        return why_not_split(self.model, trains=self.trains)
 
     def doubts(self) -> str | None:
         """Anything that is not Keras' own may mix samples, or take its mean in a way of its own."""
@@ -150,7 +154,7 @@ class ModelStep:
             if not is_keras_own(model, name):
                 return f"{type(model).__name__} has its own {name}"
         for loss in output_losses(model) or _given_losses(model):
-            if not _is_known_to_add_up(loss):
+            if not is_known_to_add_up(loss):
                 return f"its loss {getattr(loss, 'name', loss)} is not one of Keras' that add up"
         for layer in all_layers(model):
             if not comes_from_keras(type(layer)) or isinstance(
@@ -204,6 +208,7 @@ class Prediction:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.draws = TracedDraws()
         self.eager = bool(getattr(model, "run_eagerly", False))
         self.jit_compile = bool(getattr(model, "jit_compile", False))
 
@@ -218,7 +223,8 @@ class Prediction:
     def run_plain(self, data: Any) -> Any:
         """Run the model's own step."""
         step = self.model.predict_step
-        return getattr(step, "python_function", step)(data)
+        with self.draws.repeated():
+            return getattr(step, "python_function", step)(data)
 
     def run(self, data: Any, shares: LossWeights) -> tuple[Any, Captured]:
         """Run the model's own step."""
@@ -254,6 +260,7 @@ class LossFunction:
         self._function = getattr(function, "python_function", function)
         self.optimizer = optimizer
         self._variables = variables
+        self.draws = TracedDraws()
 
     def may_move(self) -> list[Any]:
         """Found out while tracing; only the global seed is known."""
@@ -265,7 +272,7 @@ class LossFunction:
 
     def run_plain(self, data: Any) -> Any:
         """The loss and what comes with it, and the update."""
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, self.draws.repeated():
             outputs = self._function(*data)
             loss = self.optimizer.scale_loss(_loss_of(outputs))
         self.optimizer.apply(tape.gradient(loss, self._variables), self._variables)
@@ -381,17 +388,3 @@ def _given_losses(model: Any) -> list[Any]:
     """The losses and functions that a model was compiled with, before Keras has made a loss of each."""
     given = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
     return [keras.losses.get(loss) for loss in keras.tree.flatten(given) if loss is not None]
-
-
-# Keras' losses that compare samples with each other, or take them together.
-_OF_WHOLE_BATCHES = tuple(
-    getattr(keras.losses, name) for name in ("Circle", "Dice", "Tversky", "circle", "dice", "tversky")
-)
-
-
-def _is_known_to_add_up(loss: Any) -> bool:
-    """Whether it is one of Keras' losses that have one value for each sample."""
-    kind = loss if inspect.isfunction(loss) else type(loss)
-    function = inspect.unwrap(getattr(loss, "fn", kind))
-    takes_all = kind in _OF_WHOLE_BATCHES or function in _OF_WHOLE_BATCHES
-    return not takes_all and comes_from_keras(kind) and comes_from_keras(function)

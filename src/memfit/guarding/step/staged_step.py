@@ -246,7 +246,7 @@ class StagedStep(MayUseXLA):
         for traced in traces:
             if traced.knows_size == knows_size and traced.takes(leaves):
                 return traced
-        found = self._trace(structure, leaves, traces)
+        found = self.computation.draws.as_in_keras(lambda: self._trace(structure, leaves, traces))
         traces[:] = [*(traced for traced in traces if traced.knows_size), found]
         return found
 

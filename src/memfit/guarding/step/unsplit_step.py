@@ -81,7 +81,7 @@ class WholeStep(MayUseXLA):
         traces = self._traces.setdefault(str(structure), [])
         found = next((traced for traced in traces if traced.takes(leaves)), None)
         if found is None or self.computation.eager:  # an eager step may have created more variables
-            found = self._traced_anew(structure, leaves)
+            found = self.computation.draws.as_in_keras(lambda: self._traced_anew(structure, leaves))
             traces[:] = [found] if self.computation.eager else [*traces, found]
         return found
 

@@ -14,6 +14,9 @@ import tensorflow as tf
 from memfit.private.keras.layers import all_layers
 from memfit.private.patching import overridden, replaced
 
+# Keras calls a model of its user's so often to find out what its layers look like, before the call that runs.
+CALLS_THAT_BUILD = 2
+
 
 def optimizer_variables(model: Any) -> list[Any]:
     """The variables of a compiled model's optimizer, as far as there are any yet."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from memfit import machine
-from memfit.core.errors import InvalidBatchSize, MemfitError
+from memfit.core.errors import InvalidBatchSize, MemfitError, UnsupportedBackend
 from memfit.core.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Run
 from memfit.core.units import checked_micro_batch_size, checked_samples, format_size, parse_size
 from memfit.core.version import __version__
 from memfit.machine import find_budget, limit, load_keras
+from memfit.machine.frameworks import keras_backend, uses_keras_2
 
 logger = logging.getLogger("memfit")
 
@@ -246,6 +247,7 @@ def estimate(
     604110848
     """
     how: dict[str, Any] = {"micro_batch_size": micro_batch_size, "call": call, "probe": probe}
+    load_keras()
     from memfit.estimating.estimate_series import estimate_series
 
     (one,) = estimate_series(model, [batch_size], data=data, budget=budget, **how)
@@ -314,9 +316,17 @@ def examine() -> Doctor:
     else:
         names = tuple(device.name for device in tensorflow.config.list_logical_devices())
         allocator = machine.describe_allocator()
+    if (backend := keras_backend()) != "tensorflow":
+        problems.append(str(UnsupportedBackend(backend)).replace("\n ", ""))
+    if uses_keras_2():
+        problems.append(
+            "TF_USE_LEGACY_KERAS is set, so tf.keras is Keras 2, which memfit does not guard. "
+            "Try: unset TF_USE_LEGACY_KERAS"
+        )
     return Doctor(
         memfit_version=__version__,
         packages=packages,
+        backend=backend,
         devices=names,
         allocator=allocator,
         host=machine.host_memory(),

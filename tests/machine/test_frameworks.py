@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 
-from memfit.core.errors import UnsupportedVersion
-from memfit.machine.frameworks import SUPPORTED, check_version, describe_package, find_packages
+from memfit.core.errors import UnsupportedBackend, UnsupportedVersion
+from memfit.machine.frameworks import (
+    SUPPORTED,
+    check_version,
+    describe_package,
+    find_packages,
+    keras_backend,
+    load_keras,
+)
 
 
 @pytest.mark.parametrize("version", ["2.18.0", "2.18.1", "2.21.0", "2.21.0rc1"])
@@ -39,3 +48,21 @@ def test_what_is_found_says_when_it_is_outside_the_range() -> None:
 def test_the_packages_here_are_found_without_importing_them() -> None:
     assert [package.name for package in find_packages()] == ["python", "tensorflow", "keras"]
     assert all(package.warning is None for package in find_packages())
+
+
+def test_the_backend_is_known_before_keras_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert keras_backend() == "tensorflow"
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    assert keras_backend() == "torch"
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert keras_backend() == "jax"
+    with pytest.raises(UnsupportedBackend, match='Received: "jax"'):
+        load_keras()
+    (tmp_path / "keras.json").write_text("{")
+    monkeypatch.delenv("KERAS_BACKEND")
+    assert keras_backend() == "tensorflow"

@@ -106,6 +106,26 @@ def test_after_the_runtime_started_a_clear_error_and_nothing_changed() -> None:
     assert seen["no_such_pool"] is None
 
 
+def _unlimited() -> str:
+    import tensorflow as tf
+
+    from memfit.core.errors import NotMeasurable
+    from memfit.machine import device_memory
+
+    held = tf.ones((1024, 1024))
+    try:
+        return f"{device_memory()} for {len(held)} rows"
+    except NotMeasurable as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_without_a_limit_no_figure_is_made_up(onednn: str) -> None:
+    """With oneDNN TensorFlow has figures, which leave out most tensors."""
+    said = run_limited(_unlimited, None, environment={"TF_ENABLE_ONEDNN_OPTS": onednn})
+    assert "keeps no statistics" in said
+
+
 def _read_and_measure() -> dict[str, Any]:
     import tensorflow as tf
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import logging
+import os
 import sys
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -38,11 +42,28 @@ def load_tensorflow() -> Any:
 
 def load_keras() -> Any:
     """Keras on TensorFlow, or an error that says how to get there."""
-    load_tensorflow()
-    keras = _load("keras")
-    if (backend := keras.backend.backend()) != "tensorflow":
+    if (backend := keras_backend()) != "tensorflow":
         raise UnsupportedBackend(backend)
-    return keras
+    load_tensorflow()
+    return _load("keras")
+
+
+def keras_backend() -> str:
+    """The backend that Keras computes with, or will: by the environment, else by its file of settings."""
+    keras = sys.modules.get("keras")
+    if keras is not None and hasattr(keras, "backend"):
+        return str(keras.backend.backend())
+    folder = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    settings: Any = None
+    with suppress(OSError, ValueError):
+        settings = json.loads((folder / "keras.json").read_text())
+    by_file = settings.get("backend") if isinstance(settings, dict) else None
+    return os.environ.get("KERAS_BACKEND") or str(by_file or "tensorflow")
+
+
+def uses_keras_2() -> bool:
+    """Whether `tf.keras` is Keras 2, by the environment."""
+    return os.environ.get("TF_USE_LEGACY_KERAS", "").strip().lower() in ("1", "true")
 
 
 def tensorflow_is_loaded() -> bool:

@@ -19,10 +19,9 @@ from memfit.core.records import Budget, BudgetSource, HostMemory
 from memfit.core.units import parse_size
 from memfit.machine.frameworks import first_device, first_gpu, load_tensorflow, tensorflow_is_loaded
 from memfit.machine.onednn import choose_onednn
-from memfit.machine.readings import check_fits_machine, device_memory, host_memory
+from memfit.machine.readings import USE_BFC, check_fits_machine, device_memory, host_memory, uses_bfc_on_cpu
 from memfit.private.tensorflow import runtime
 
-_USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 _GPU_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 _MEBIBYTE = 2**20
@@ -58,7 +57,7 @@ def limit(
         _limit_gpus(tensorflow, gpus, requested, growth=growth)
     elif requested is not None:
         check_fits_machine(requested, name="size")
-        os.environ[_USE_BFC] = "1"
+        os.environ[USE_BFC] = "1"
         os.environ[_CPU_LIMIT] = str(requested // _MEBIBYTE)
     return limit_in_force()
 
@@ -90,17 +89,13 @@ def limit_in_force() -> int | None:
     """The limit that the allocator of the first device enforces, or will once the runtime starts."""
     if gpu := first_gpu():
         return _gpu_limit(gpu)
-    if not _is_true(os.environ.get(_USE_BFC, "")) or (runtime_started() and not _keeps_statistics()):
+    if not uses_bfc_on_cpu() or (runtime_started() and not _keeps_statistics()):
         return None
     try:
         mebibytes = int(os.environ.get(_CPU_LIMIT, _BFC_DEFAULT_MEBIBYTES))
     except ValueError:
         mebibytes = _BFC_DEFAULT_MEBIBYTES
     return mebibytes * _MEBIBYTE
-
-
-def _is_true(text: str) -> bool:
-    return text.strip().lower() in ("1", "true")
 
 
 def _gpu_limit(gpu: Any) -> int | None:
@@ -112,8 +107,8 @@ def _gpu_limit(gpu: Any) -> int | None:
 
 def _keeps_statistics() -> bool:
     try:
-        load_tensorflow().config.experimental.get_memory_info("CPU:0")
-    except ValueError:
+        device_memory("CPU:0")
+    except NotMeasurable:
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -169,6 +170,14 @@ def _read_lines(path: Path) -> list[str]:
         return []
 
 
+USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
+
+
+def uses_bfc_on_cpu() -> bool:
+    """Whether TensorFlow is told to use on CPUs the allocator that counts, as a limit does."""
+    return os.environ.get(USE_BFC, "").strip().lower() in ("1", "true")
+
+
 def device_memory(device: str | None = None) -> DeviceMemory:
     """Current and peak bytes of a device, to the byte as TensorFlow counts them; starts the runtime.
 
@@ -179,6 +188,8 @@ def device_memory(device: str | None = None) -> DeviceMemory:
     0
     """
     device = device or first_device()
+    if "CPU" in device and not uses_bfc_on_cpu():
+        raise NotMeasurable(device)  # with oneDNN there are figures, but they leave out most tensors
     try:
         info = load_tensorflow().config.experimental.get_memory_info(device)
     except ValueError as error:

@@ -192,9 +192,6 @@ def as_arrays(data: Any) -> Any:
     return None if data is None else keras.tree.map_structure(convert, data)
 
 
-_MIXING = tuple(kind for name in ("MixUp", "CutMix") if (kind := getattr(keras.layers, name, None)))
-
-
 def why_not_split(model: Any, *, trains: bool = True) -> str | None:
     """The reason not to split the batches that a compiled model trains or is evaluated on, or None.
 
@@ -204,22 +201,21 @@ def why_not_split(model: Any, *, trains: bool = True) -> str | None:
         if isinstance(loss, keras.losses.Circle):
             return f"its loss {loss.name} compares samples with each other"
     for layer in all_layers(model) if trains else ():
-        if isinstance(layer, _MIXING):
+        if isinstance(layer, keras.layers.MixUp | keras.layers.CutMix):
             return f"its layer {layer.name} mixes the samples of a batch"
     return why_batch_is_fixed(model)
 
 
 # Keras' losses that compare samples with each other, or take them together.
-_OF_WHOLE_BATCHES = tuple(
-    getattr(keras.losses, name) for name in ("Circle", "Dice", "Tversky", "circle", "dice", "tversky")
-)
+_OF_WHOLE_BATCHES = ("Circle", "Dice", "Tversky", "circle", "dice", "tversky")
 
 
 def is_known_to_add_up(loss: Any) -> bool:
     """Whether it is one of Keras' losses that have one value for each sample."""
     kind = loss if inspect.isfunction(loss) else type(loss)
     function = inspect.unwrap(getattr(loss, "fn", kind))
-    takes_all = kind in _OF_WHOLE_BATCHES or function in _OF_WHOLE_BATCHES
+    of_whole_batches = [getattr(keras.losses, name) for name in _OF_WHOLE_BATCHES]
+    takes_all = kind in of_whole_batches or function in of_whole_batches
     return not takes_all and comes_from_keras(kind) and comes_from_keras(function)
 
 

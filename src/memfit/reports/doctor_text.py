@@ -26,6 +26,7 @@ def show_doctor(doctor: Doctor) -> RenderableType:
     table.add_row("memfit", doctor.memfit_version)
     for package in doctor.packages:
         table.add_row(package.name, _package(package))
+    table.add_row("backend", doctor.backend)
     table.add_row("devices", ", ".join(doctor.devices) or "unknown without TensorFlow")
     table.add_row("allocator", doctor.allocator)
     table.add_row("memory", _memory(doctor))

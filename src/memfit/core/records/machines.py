@@ -74,3 +74,4 @@ class Doctor(Record):
     process_bytes: int
     budget: Budget
     warnings: tuple[str, ...] = ()
+    backend: str = "tensorflow"  # of Keras

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from memfit.guarding.step.batches import aligned_copy, as_tensor
 from memfit.machine import first_device, limit_in_force
 
 _SHARE = 32  # of the limit: smaller arrays are left alone
@@ -60,7 +59,12 @@ def _on_host(tensors: Any) -> Any:
     if type(tensors) is tuple:
         values = tuple(map(_on_host, tensors))
         return values if any(a is not b for a, b in zip(values, tensors, strict=True)) else tensors
-    return as_tensor(aligned_copy(tensors)) if _is_large(tensors) else tensors
+    if not _is_large(tensors):
+        return tensors
+    # Not before: this module is imported when Keras imports TensorFlow, and is only half there itself.
+    from memfit.guarding.step.batches import aligned_copy, as_tensor
+
+    return as_tensor(aligned_copy(tensors))
 
 
 def _is_large(leaf: Any) -> bool:

@@ -69,6 +69,7 @@ def guard_everything(job: Job) -> None:
     patches = Patches(PlanningOptions(job.budget_bytes, job.allow, plans=job.plans), context)
     seed_everything(job.seed)
     AfterImport("keras", patches.install).install()
+    AfterImport("tf_keras", patches.warn_of_keras_2).install()
     AfterImport("tensorflow", lambda: _limit(context, job.budget_bytes)).install()
     Monitor(context).start()
 

@@ -85,6 +85,10 @@ class Patches:
             setattr(keras.Model, name, self._patched(getattr(keras.Model, name), way))
         self._look_for_loops(keras.optimizers.Optimizer)
 
+    def warn_of_keras_2(self) -> None:
+        """Say that Keras 2, which is a package of its own, trains unguarded."""
+        self._say_unguarded("tf_keras is Keras 2; memfit guards Keras 3")
+
     def _look_for_loops(self, optimizer_class: Any) -> None:
         """Say where a loop of the script's own applies gradients; once, then all is as it was."""
         original = optimizer_class.apply

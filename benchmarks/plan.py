@@ -222,13 +222,14 @@ def _planned(plan: Any) -> Row | None:
 def planning_seconds(name: str, budget_bytes: int, home: str) -> float:
     """How long a start takes to plan, with whatever the cache holds."""
     from memfit.core.records.plans import AllowedLevers
-    from memfit.planning.planned_fit import plan_for_fit
+    from memfit.planning.planned_fit import KnownBatches, plan_for_fit
 
     os.environ["MEMFIT_HOME"] = home
     model, samples = compiled(name)
     x, y = samples(BATCHES * SIZES[name])
     began = time.perf_counter()
-    plan_for_fit(model, {"x": x, "y": y, "batch_size": SIZES[name]}, budget_bytes, AllowedLevers())
+    known = KnownBatches.of_arguments({"x": x, "y": y, "batch_size": SIZES[name]})
+    plan_for_fit(model, known, budget_bytes, AllowedLevers())
     return round(time.perf_counter() - began, 3)
 
 

@@ -25,9 +25,17 @@ from memfit.guarding.step.batches import Structure
 from memfit.guarding.step.computation import Computation, LossFunction, ModelStep
 from memfit.guarding.step.staged_step import Computed, StagedStep
 from memfit.model.snapshots import Snapshot, untouched
-from memfit.model.training_data import batch_specs, filled, leaves_of, prediction_specs, training_specs
+from memfit.model.training_data import (
+    as_step_takes,
+    batch_specs,
+    filled,
+    is_keras_own,
+    leaves_of,
+    prediction_specs,
+    training_specs,
+)
 from memfit.private.keras.layers import CalledLayers, called_layers
-from memfit.private.keras.trainer import build_everything, optimizer_variables, with_inner
+from memfit.private.keras.trainer import build_everything, optimizer_variables, optimizers_of, with_inner
 from memfit.private.tensorflow.variables import backing_variable, variables_without_memory
 
 _STEPS: dict[Call, str] = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
@@ -46,12 +54,12 @@ def step_of(model: Any, data: Any = None, *, call: Call = "fit") -> Trace:
         with untouched(model), nullcontext() if jit_compile else variables_without_memory():
             compile_if_it_is_not(model)
             if call != "predict":
-                build_everything(model, specs)
+                _build(model, specs)
             with called_layers() as layers:
                 yield labels_of(model, present, layers)
 
     def step(batch: Any) -> Any:
-        return getattr(model, _STEPS[call])(batch)
+        return getattr(model, _STEPS[call])(as_step_takes(batch) if call == "fit" else batch)
 
     assumed = what_is_assumed(model) if call != "predict" else ()
     return Trace(step, specs, prepared=prepared, jit_compile=jit_compile, left_out=assumed)
@@ -182,14 +190,26 @@ def _model_in_parts(model: Any, data: Any) -> PhasedTrace:
             compile_if_it_is_not(model)
             # What is staged is copied, so that it must have values: metrics, seeds and statistics are small.
             with variables_without_memory(from_bytes=_SMALL_BYTES):
-                build_everything(model, specs)
+                _build(model, specs)
             with called_layers() as layers:
-                yield labels_of(model, present, layers), _phases(ModelStep(model, "train_step"), specs)
+                yield (
+                    labels_of(model, present, layers),
+                    _phases(ModelStep(model, "train_step"), as_step_takes(specs)),
+                )
 
     left_out = what_is_assumed(model)
     if model.compiled and model.jit_compile:
         left_out += ("that XLA compiles the micro-batches; estimated as graphs that it does not",)
     return PhasedTrace(prepared, left_out=left_out)
+
+
+def _build(model: Any, specs: Any) -> None:
+    """Create all variables; a model that its step does not call, as a GAN, has them from its first trace."""
+    try:
+        build_everything(model, specs)
+    except Exception:
+        if is_keras_own(model, "train_step") or not any(one.built for one in optimizers_of(model)):
+            raise
 
 
 def _loop(loop: LossFunction, data: Any) -> Trace:

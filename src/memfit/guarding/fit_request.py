@@ -22,4 +22,5 @@ class FitRequest:
     one_phase: bool = False
     replay: tuple[MicroBatchChange, ...] = ()
     notes: tuple[str, ...] = ()
+    at_first_batch: Callable[[Any, Any], None] | None = None  # called with the guard and the batch
     at_end: Callable[[Run], None] = lambda run: None  # called with the run, however it ends

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from memfit.core.errors import CannotGuard
-from memfit.core.records import Budget, MicroBatchChange, Run
+from memfit.core.records import Budget, MicroBatchChange, Plan, Run
 from memfit.guarding.fit_request import FitRequest
 from memfit.guarding.guard import Guard, Guarded, Phase
 from memfit.guarding.host_arrays import Hosts
 from memfit.guarding.micro_batch_size import Ladder
-from memfit.guarding.run_notes import RunNotes, start_counting_the_peak
+from memfit.guarding.run_notes import Observer, RunNotes, observer_in_force, start_counting_the_peak
+from memfit.guarding.splittability import build_for
 from memfit.guarding.step.batches import Batch, DeviceBatch, join_rows, on_host
 from memfit.guarding.step.computation import Computation, ModelStep, Prediction
+from memfit.guarding.step.rollback import optimizers_kept_whole
 from memfit.levers.rematerialised import REMAT
+from memfit.machine import is_oom
 from memfit.machine.limits import SPARE_PIECE
+from memfit.model.snapshots import TracedDraws
 from memfit.model.training_data import is_keras_own, is_left_out
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers
@@ -40,9 +44,9 @@ def fit_guarded(request: FitRequest) -> Any:
         one_phase=request.one_phase,
         replay=request.replay,
     )
-    protection.notes.plan = request.plan
-    for note in request.notes:
-        protection.notes.tell(note)
+    protection.follow(request.plan, request.notes)
+    if request.at_first_batch is not None:
+        protection.plan_at_first_batch(functools.partial(request.at_first_batch, protection))
     if not getattr(model, "compiled", False):
         raise CannotGuard("the model is not compiled", suggestion='model.compile("adam", "mse")')
     if is_keras_own(model, "fit"):
@@ -51,8 +55,8 @@ def fit_guarded(request: FitRequest) -> Any:
         with protection.attached(keep_steps=True):
             history = model.fit(**arguments)
     finally:
-        if request.plan is not None:
-            protection.ladder().forget_whole(request.plan.batch_size)
+        if protection.notes.plan is not None:
+            protection.ladder().forget_whole(protection.notes.plan.batch_size)
         request.at_end(protection.run)
     history.run = protection.run
     return history
@@ -62,6 +66,7 @@ def fit_guarded(request: FitRequest) -> Any:
 _KEPT = "_memfit_guarded_steps"
 _PROTECTION = "_memfit_protection"  # and the guard that stands before it, as long as it does
 
+_FUNCTIONS = ("train_function", "test_function", "predict_function")
 _STEPS: dict[Phase, str] = {
     "gradients": "train_step",
     "evaluation": "test_step",
@@ -95,6 +100,8 @@ class Protection:
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
         self._goes_on_from: Ladder | None = None
+        self._plan_for: Callable[[Batch], None] | None = None
+        self._draws: TracedDraws | None = None  # of the step that was built to be planned
         self._observer: Observer | None = None
         if (one := observer_in_force()) is not None:
             self.let_observe(one)
@@ -109,12 +116,25 @@ class Protection:
         self._observer = observer
         observer.attached(self)
 
+    def follow(self, plan: Plan | None, notes: Iterable[str] = ()) -> None:
+        """Write down the plan that training follows, and say what there is to say about it."""
+        self.notes.plan = plan
+        for note in notes:
+            self.notes.tell(note)
+
+    def plan_at_first_batch(self, plan_for: Callable[[Batch], None]) -> None:
+        """Have training planned when its first batch is there and the model is built for it."""
+        self._plan_for = plan_for
+
+    def begin_at(self, micro_batch_size: int | None, *, one_phase: bool = False) -> None:
+        """Begin training on micro-batches of this size."""
+        self._start, self._one_phase = micro_batch_size, one_phase
+
     @contextmanager
     def attached(self, *, keep_steps: bool = False) -> Iterator[None]:
         """While this is open the model's batches go through the guard; afterwards it is as before."""
         model, compiled = self.model, self._compiled()
-        names = ("train_function", "test_function", "predict_function")
-        before = {name: getattr(model, name) for name in names}
+        before = self._functions()
         start_counting_the_peak()
         try:
             with ExitStack() as overrides:
@@ -202,10 +222,35 @@ class Protection:
                     raise
                 break
             batch = self.batch_of(element)
-            if phase == "gradients" and self._observer is not None:
-                self._observer.saw(batch)
+            if phase == "gradients":
+                self._plan(batch)
+                if self._observer is not None:
+                    self._observer.saw(batch)
             logs = self._run(phase, batch)
         return logs
+
+    def _plan(self, batch: Batch) -> None:
+        """Have training planned for its first batch, if it is to be."""
+        if self._plan_for is None:
+            return
+        plan_for, self._plan_for = self._plan_for, None
+        computation = self._computation("gradients")
+        try:
+            with optimizers_kept_whole(self.model):
+                build_for(computation, batch)
+        except Exception as error:
+            if not is_oom(error):
+                raise
+            return  # the guard says what does not fit
+        self._draws = computation.draws
+        functions = self._functions()
+        plan_for(batch)
+        for name, function in functions.items():  # which levers let go of, as of all that was traced
+            setattr(self.model, name, function)
+
+    def _functions(self) -> dict[str, Any]:
+        """The functions that Keras runs the batches of a model with."""
+        return {name: getattr(self.model, name) for name in _FUNCTIONS}
 
     def ladder(self) -> Ladder:
         """The ladder of the micro-batches of training, where it is now."""
@@ -227,6 +272,8 @@ class Protection:
         if guarded is None or kept_key != key:
             ladder = self._kept.ladders.setdefault(phase, Ladder())
             guarded = Guarded(self._computation(phase), phase, ladder)
+            if phase == "gradients" and self._draws is not None:
+                guarded.computation.draws, self._draws = self._draws, None
             self._kept.steps[phase] = (key, guarded)
         guarded.asked = phase == "gradients" and self._is_asked
         if phase == "gradients" and self._start is not None:
@@ -331,33 +378,3 @@ def _check_guardable(model: Any) -> None:
         raise CannotGuard(
             "the model was created under a distribution strategy", suggestion="model.fit(...)  # unguarded"
         )
-
-
-class Observer(Protocol):
-    """An observer of a guarded training: it sees the guard and the batches."""
-
-    def attached(self, protection: Any) -> None:
-        """A guard stands before the model from now on."""
-        ...
-
-    def saw(self, batch: Batch) -> None:
-        """A batch is about to be trained on."""
-        ...
-
-
-_OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
-
-
-def observer_in_force() -> Observer | None:
-    """The observer of trainings that begin here and now."""
-    return _OBSERVER.get()
-
-
-@contextmanager
-def observed_by(one: Observer) -> Iterator[None]:
-    """Let an observer see the trainings that begin in here."""
-    token = _OBSERVER.set(one)
-    try:
-        yield
-    finally:
-        _OBSERVER.reset(token)

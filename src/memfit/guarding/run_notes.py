@@ -1,4 +1,4 @@
-"""The notes of a guarded training, written down as it happens."""
+"""The notes of a guarded training, written down as it happens, and the observer of what happens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import statistics
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from memfit.core.errors import NotMeasurable
 from memfit.core.records import Budget, MicroBatchChange, Plan, Run, SurvivedOOM
+from memfit.guarding.step.batches import Batch
 from memfit.machine import device_memory, reset_peak
 
 logger = logging.getLogger("memfit")
@@ -123,3 +126,33 @@ def read_peak() -> int | None:
         return device_memory().peak_bytes
     except NotMeasurable:
         return None
+
+
+class Observer(Protocol):
+    """An observer of a guarded training: it sees the guard and the batches."""
+
+    def attached(self, protection: Any) -> None:
+        """A guard stands before the model from now on."""
+        ...
+
+    def saw(self, batch: Batch) -> None:
+        """A batch is about to be trained on."""
+        ...
+
+
+_OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+def observer_in_force() -> Observer | None:
+    """The observer of trainings that begin here and now."""
+    return _OBSERVER.get()
+
+
+@contextmanager
+def observed_by(one: Observer) -> Iterator[None]:
+    """Let an observer see the trainings that begin in here."""
+    token = _OBSERVER.set(one)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)

@@ -58,7 +58,7 @@ def examine(computation: Computation, batch: Batch, *, settled_size: int | None 
     """
     model = computation.model
     with nullcontext() if model is None else optimizers_kept_whole(model):
-        _build(computation, batch)
+        build_for(computation, batch)
         if computation.doubts() is None:
             reason = computation.why_not_split()
             notes = _notes_on_whole(reason or batch.why_not_split)
@@ -120,7 +120,7 @@ def _why_not_staged(step: StagedStep, batch: Batch) -> list[str]:
     return [*step.unstaged, *foreign]
 
 
-def _build(computation: Computation, batch: Batch) -> None:
+def build_for(computation: Computation, batch: Batch) -> None:
     """Create every variable before the first step, from the shapes of a batch; nothing is computed."""
     model = computation.model
     if model is None:

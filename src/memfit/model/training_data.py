@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -21,12 +22,21 @@ from memfit.private.tensorflow.datasets import batch_size_of
 Specs = Any  # a structure of TensorSpecs
 
 
+@dataclass(frozen=True)
+class WholeBatch:
+    """A batch with all that a step is given: where it has no targets, the step takes none."""
+
+    data: Any
+
+
 def training_specs(model: Any, data: Any) -> tuple[Specs, ...]:
     """Specs of (x, y) or (x, y, sample_weight), the batch dimension open.
 
     `data` is a batch, a dataset or specs, of all of it or of x alone; what it does not say comes from the
     model and its loss.
     """
+    if isinstance(data, WholeBatch):
+        return batch_specs(data.data)
     if data is None:
         x = _of_inputs(model)
         return x, _of_targets(model, x)
@@ -47,6 +57,11 @@ def batch_specs(data: Any) -> tuple[Specs, ...]:
     for spec in leaves_of(specs):
         _check(spec)
     return specs
+
+
+def as_step_takes(parts: tuple[Any, ...]) -> Any:
+    """The parts of a training batch as Keras hands them to a step: without targets, x alone."""
+    return keras.utils.pack_x_y_sample_weight(*parts) if len(parts) == 1 else parts
 
 
 def leaves_of(structure: Any) -> list[Any]:

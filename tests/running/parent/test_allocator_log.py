@@ -17,12 +17,24 @@ FAILED = (
 )
 OLDER = "2025-09-14 14:36:16.344682: W external/local_xla/xla/tsl/framework/bfc_allocator.cc:439] ****"
 HINT = "Hint: If you want to see a list of allocated tensors when OOM happens, add report_tensor"
-STATISTICS = "NumAllocs:                        4895"
-TAKEN = [HEAD, "If the cause is memory fragmentation maybe", FAILED, HINT, "", OLDER, STATISTICS, ""]
+PLANNED = [
+    "I0000 00:00:1795068474.076422   16860 devices.cc:76] Number of eligible GPUs (core count >= 8): 0",
+    "I0000 00:00:1795068474.087130   16860 single_machine.cc:376] Starting new session",
+]
+NODE = "\t [[{{function_node __inference_function_804}}{{node sequential/conv2d/Relu}}]]"
+STATISTICS = [
+    "NumAllocs:                        4895", "Limit:                        90.00MiB",
+    "Reserved:                           0B", "MaxAllocSize:                    17179869",
+]  # fmt: skip
+TAKEN = [
+    *PLANNED, HEAD, "If the cause is memory fragmentation maybe", FAILED,
+    *STATISTICS, "", NODE, HINT, "", OLDER, "",
+]  # fmt: skip
 OTHERS = [
     "I0000 00:00:1795033036.903348   21904 port.cc:153] oneDNN custom operations are on.",
     "W0000 00:00:1795033055.522029   21973 op_kernel.cc:1858] OP_REQUIRES failed: INVALID_ARGUMENT: no",
-    "NumAllocs: of my own", "I am a line", "2 of 3", "", "Epoch 1/2", "2026-11-18 mine", "Hint: none",
+    "NumAllocs: of my own", "Limit: none", "I am a line", "2 of 3", "", "Epoch 1/2", "2026-11-18 mine",
+    "Hint: none",
 ]  # fmt: skip
 
 

@@ -167,11 +167,28 @@ class Patches:
         except CannotGuard as error:
             self._say_unguarded(error.reason)
             return original(model, **given)
+        if name == "train_on_batch":
+            self._plan_steps(model, protection)
         if not is_keras_own(model, name):  # a method of the user's own has called Keras' one
             with protection.attached(keep_steps=True):
                 return original(model, **given)
         with protection.attached_to_calls(keep_steps=True):
             return getattr(model, name)(**given)
+
+    def _plan_steps(self, model: Any, protection: Any) -> None:
+        """Have the micro-batches of `train_on_batch` planned at its first batch; other levers end with it."""
+        from memfit.core.records.plans import AllowedLevers
+        from memfit.guarding.fit_request import FitRequest
+        from memfit.guarding.protection import has_been_trained
+        from memfit.machine import find_budget, limit_in_force
+        from memfit.planning.planned_fit import FitPlanning
+
+        if not self._planning.plans or limit_in_force() is None or has_been_trained(model):
+            return
+        request = FitRequest(model, {}, find_budget(None), is_planned=True)
+        allowed = AllowedLevers(("micro_batch",) if "micro_batch" in self._planning.allow else ())
+        planning = FitPlanning(request, allowed, has_budget=False, may_plan=True)
+        protection.plan_at_first_batch(functools.partial(planning.at_first_batch, protection))
 
     def _say_unguarded(self, reason: str) -> None:
         """Say and write down what trains without the guard, once for each reason."""

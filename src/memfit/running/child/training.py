@@ -9,7 +9,8 @@ from typing import Any
 from memfit.core.errors import CannotResume
 from memfit.core.records import Plan
 from memfit.guarding.micro_batch_size import Ladder
-from memfit.guarding.protection import Protection, keep_ladder, observed_by
+from memfit.guarding.protection import Protection, keep_ladder
+from memfit.guarding.run_notes import observed_by
 from memfit.guarding.step.batches import Batch
 from memfit.model.training_data import batches_of
 from memfit.planning.run_history import fingerprint_of
@@ -46,6 +47,7 @@ class Training:
         self._saved: Saved | None = None
         self._is_to_be_restored = False
         self._plan: Plan | None = None  # of an earlier attempt
+        self._is_plan_noted = False
         self._protection: Protection | None = None
         self._steps = 0
         self._is_in_step = False
@@ -124,6 +126,7 @@ class Training:
 
     def saw(self, batch: Batch) -> None:
         """A batch is about to be trained on."""
+        self._note_plan()  # which may have been made for this batch
         self._data.saw(batch, is_due=self._context.writer.pace.is_due())
 
     def _before_step(self, position: Position) -> None:
@@ -156,7 +159,8 @@ class Training:
 
     def _note_plan(self) -> None:
         plan = self._plan_in_force()
-        if plan is not None:
+        if plan is not None and not self._is_plan_noted:
+            self._is_plan_noted = True
             self._note(events.PlanEvent(self._number, plan.to_dict()))
 
     # What is kept.

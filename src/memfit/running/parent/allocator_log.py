@@ -1,5 +1,7 @@
 """The lines that TensorFlow's allocator writes when memory runs out, thousands: kept in a file instead.
 
+So are the few that it writes because memfit has a step optimised beforehand.
+
 Everything else that a script writes passes as it is and at once; only a line that may be one of those is
 held until its end is known.
 """
@@ -15,18 +17,19 @@ _MOST_BYTES = 32 << 20  # of the file
 _PREFIX = rb"(?:[IWE]\d{4} \S+ +\d+ |\d{4}-\d\d-\d\d [\d:.]+: [IWE] (?:\S*/)?)"
 _HEAD = re.compile(
     _PREFIX + rb"(?:bfc_allocator\.cc:|(?:op_kernel|local_rendezvous)\.cc:.*"
-    rb"(?:RESOURCE_EXHAUSTED|Resource exhausted))"
+    rb"(?:RESOURCE_EXHAUSTED|Resource exhausted)|"
+    rb"devices\.cc:\d+\] Number of eligible GPUs|single_machine\.cc:\d+\] Starting new session)"
 )
 # The beginnings of the lines behind one of those.
 _OPENINGS = (
     b"If the cause is memory fragmentation", b"Current allocation summary follows",
-    b"Hint: If you want to see a list of allocated tensors", b"[[{{node ",
+    b"Hint: If you want to see a list of allocated tensors", b"[[{{node ", b"[[{{function_node ",
 )  # fmt: skip
 _STATISTICS = (
     b"Limit:", b"InUse:", b"MaxInUse:", b"NumAllocs:", b"MaxAllocSize:", b"Reserved:", b"PeakReserved:",
     b"LargestFreeBlock:",
 )  # fmt: skip
-_NUMBER = re.compile(rb"\w+: +\d+\s*$")
+_NUMBER = re.compile(rb"\w+: +(?:\d+|\d+(?:\.\d+)?[KMGT]?i?B)\s*$")
 _MAY_BE = re.compile(rb"[IWE](?:\d{0,4}$|\d{4} )|\d{1,4}$|\d{4}-")
 _LONGEST = 1 << 16  # of a line that is held
 

@@ -21,12 +21,13 @@ _HEAD = re.compile(
 _OPENINGS = (
     b"If the cause is memory fragmentation", b"Current allocation summary follows",
     b"Hint: If you want to see a list of allocated tensors", b"[[{{node ",
+    b"[[{{function_node ",
 )  # fmt: skip
 _STATISTICS = (
     b"Limit:", b"InUse:", b"MaxInUse:", b"NumAllocs:", b"MaxAllocSize:", b"Reserved:", b"PeakReserved:",
     b"LargestFreeBlock:",
 )  # fmt: skip
-_NUMBER = re.compile(rb"\w+: +\d+\s*$")
+_NUMBER = re.compile(rb"\w+: +\d+(?:\.\d+)?(?:[KMGTP]i)?B?\s*$")
 _MAY_BE = re.compile(rb"[IWE](?:\d{0,4}$|\d{4} )|\d{1,4}$|\d{4}-")
 _LONGEST = 1 << 16  # of a line that is held
 

@@ -93,9 +93,7 @@ class Ladder:
         if before is None or not self.needs.may_fit(size, free_bytes):
             return False
         free_then = 0 if free_bytes is None else free_bytes + in_use_bytes - before
-        relief = max(
-            _LEAST_RELIEF_BYTES, int(_LEAST_RELIEF * before), int(_LEAST_RELIEF_OF_FREE * free_then)
-        )
+        relief = max(_LEAST_RELIEF_BYTES, int(_LEAST_RELIEF * before), int(_LEAST_RELIEF_OF_FREE * free_then))
         if in_use_bytes > before - (relief << (self._times.get(size, 1) - 1)):
             return False
         self._failures.pop()

@@ -157,8 +157,10 @@ class Guard:
     def _after_commit(
         self, guarded: Guarded, examined: Splittability, batch: Batch, failed: _Failed
     ) -> tuple[int, str]:
-        """The way on where an update ran out: less helps only where gradients are slices, which can wait
-        on the host when the batch is split, and be added up."""
+        """The way on where an update ran out; raises where gradients are no slices that take less room.
+
+        Slices wait on the host where the batch is split, and can be added up.
+        """
         assert examined.staged is not None
         gathered = examined.staged.accumulators
         whole = gathered.has_slices and failed.size == batch.size

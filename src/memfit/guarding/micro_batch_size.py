@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 # A size that failed is tried again only when this much less is in use than when it failed, and twice as much
-# each further time. What is in use before a step moves by the batches that a pipeline has ready, the peak of a
-# step by up to an eighth of what it may take, and each failure costs TensorFlow's ten seconds.
+# each further time. What is in use before a step moves by the batches that a pipeline has ready, the peak of
+# a step by up to an eighth of what it may take, and each failure costs TensorFlow's ten seconds.
 _LEAST_RELIEF_BYTES = 1 << 20
 _LEAST_RELIEF = 0.02  # of what was in use
 _LEAST_RELIEF_OF_FREE = 0.125  # of what was free for the step

@@ -22,11 +22,14 @@ STATISTICS = [
     "Reserved:                           0B",
 ]  # fmt: skip
 NODE = "\t [[{{function_node __inference_function_1917}}{{node sequential_1/dense_1/MatMul}}]]"
-TAKEN = [HEAD, "If the cause is memory fragmentation maybe", FAILED, NODE, HINT, "", OLDER, *STATISTICS, ""]
+TAKEN = [
+    HEAD, "If the cause is memory fragmentation maybe", FAILED, NODE, HINT, "", OLDER, *STATISTICS, "",
+]  # fmt: skip
 OTHERS = [
     "I0000 00:00:1795033036.903348   21904 port.cc:153] oneDNN custom operations are on.",
     "W0000 00:00:1795033055.522029   21973 op_kernel.cc:1858] OP_REQUIRES failed: INVALID_ARGUMENT: no",
-    "NumAllocs: of my own", "Limit: 5 MiB", "I am a line", "2 of 3", "", "Epoch 1/2", "2026-11-18 mine", "Hint: none",
+    "NumAllocs: of my own", "Limit: 5 MiB",
+    "I am a line", "2 of 3", "", "Epoch 1/2", "2026-11-18 mine", "Hint: none",
 ]  # fmt: skip
 
 

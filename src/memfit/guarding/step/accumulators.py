@@ -1,9 +1,9 @@
 """All that a step gathers before its commit: gradients in accumulators, everything else in shadow state.
 
 Dense gradients go into one private variable each, which takes memory only from the first micro-batch to
-the commit. Sparse ones (of embeddings) are kept as the slices that they are: a dense copy could be as
-large as the table, and optimizers treat slices differently. Large ones wait on the host. Shadow state is private copies of all that a
-step moves besides the weights.
+the commit. Sparse ones (of embeddings) are kept as the slices that they are, large ones on the host: a dense
+copy could be as large as the table, and optimizers treat slices differently. Shadow state is private copies
+of all that a step moves besides the weights.
 """
 
 from __future__ import annotations
@@ -98,12 +98,10 @@ class Accumulators:
         return self._dense[place]
 
     def keep(self, reached: list[str], slices: Slices, *, are_all: bool = True) -> None:
-        """Take note of what one micro-batch reached, and its sparse gradients; on the host if more will come."""
+        """Take note of what one micro-batch reached, and its sparse gradients; on the host if more come."""
         self._reached.update(map(int, reached))
-        for place, (indices, values) in slices.items():
-            if not are_all and values.shape.num_elements() * values.dtype.size >= _LARGE_BYTES:
-                indices, values = (aligned_copy(part.numpy()) for part in (indices, values))
-            self._slices.setdefault(place, []).append((indices, values))
+        for place, pair in slices.items():
+            self._slices.setdefault(place, []).append(pair if are_all else _out_of_the_pool(*pair))
             self.has_slices = True
 
     def joined_slices(self) -> Slices:
@@ -112,7 +110,7 @@ class Accumulators:
         return {place: join(pairs) for place, pairs in self._slices.items()}
 
     def add_up_rows(self) -> bool:
-        """From now on, have one slice for each row of a table; False if there are no slices, or they are so."""
+        """From now on, have one slice for each row of a table; False if nothing would become less."""
         if not self.has_slices or self._adds_up_rows:
             return False
         self._adds_up_rows = True
@@ -136,6 +134,13 @@ class Accumulators:
         """Put the dense gradients where they take no memory of the device's pool."""
         for accumulator in self._dense.values():
             accumulator.assign(as_tensor(aligned_copy(accumulator.numpy())))
+
+
+def _out_of_the_pool(indices: Any, values: Any) -> tuple[Any, Any]:
+    """Slices on the host, if they are large."""
+    if int(tf.size(values)) * values.dtype.size < _LARGE_BYTES:
+        return indices, values
+    return aligned_copy(indices.numpy()), aligned_copy(values.numpy())
 
 
 def _joined(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:

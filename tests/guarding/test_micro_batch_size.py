@@ -62,6 +62,19 @@ def test_does_not_oscillate() -> None:
     assert tries <= 6
 
 
+def test_batches_that_come_and_go_in_a_pipeline_are_no_relief() -> None:
+    """An eighth of what the step had is; a few batches that were ready when it failed are not."""
+    ladder, limit = Ladder(), 65 * MIB
+    ladder.step_down(16, 7 * MIB)
+    ladder.needs.note(8, 30 * MIB)
+    for in_use in (6 * MIB, 5 * MIB, 3 * MIB):
+        assert not ladder.step_up(in_use, free_bytes=limit - in_use)
+    ladder = Ladder()
+    ladder.step_down(16, 14 * MIB)
+    ladder.needs.note(8, 30 * MIB)
+    assert ladder.step_up(3 * MIB, free_bytes=limit - 3 * MIB)
+
+
 def test_never_grows_beyond_where_it_was_told_to_start() -> None:
     ladder = Ladder(16)
     ladder.step_down(64, 900 * MIB)

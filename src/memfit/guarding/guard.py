@@ -44,6 +44,10 @@ _WAIT_SECONDS = 20.0  # as long as TensorFlow waits in two tries
 _LOOK_SECONDS = 0.2
 _SMALLER = "Going on with micro-batches of {after}, on the same samples: the update is the same."
 _AT_ONCE = "Going on with gradients applied as they come and old values on the host: the update is the same."
+_ADDED_UP = (
+    "Going on with one gradient for each row of an embedding, the sum over its uses: optimizers that square "
+    "gradients square that sum, where Keras adds up the squares."
+)
 _ONCE_MORE = "Trying once more, on the same samples."
 
 
@@ -139,7 +143,7 @@ class Guard:
         if self._goes_on_in_one_phase(guarded, examined, batch, failed.size):
             return failed.size, _AT_ONCE
         if failed.in_commit:
-            raise self._does_not_fit("the update of the weights", failed.oom) from failed.oom
+            return self._after_commit(guarded, examined, batch, failed)
         smaller = self._step_down(guarded, batch, failed.in_use_bytes)
         if smaller is not None:
             if self._failed_alike(failed):
@@ -149,6 +153,23 @@ class Guard:
         if before == _ONCE_MORE:
             raise self._nothing_smaller(examined, batch, failed.size, failed.oom) from failed.oom
         return failed.size, _ONCE_MORE
+
+    def _after_commit(
+        self, guarded: Guarded, examined: Splittability, batch: Batch, failed: _Failed
+    ) -> tuple[int, str]:
+        """The way on where an update ran out; raises where gradients are no slices that take less room.
+
+        Slices wait on the host where the batch is split, and can be added up.
+        """
+        assert examined.staged is not None
+        gathered = examined.staged.accumulators
+        whole = gathered.has_slices and failed.size == batch.size
+        smaller = self._step_down(guarded, batch, failed.in_use_bytes) if whole else None
+        if smaller is not None:
+            return smaller, _SMALLER
+        if gathered.add_up_rows():
+            return failed.size, _ADDED_UP
+        raise self._does_not_fit("the update of the weights", failed.oom) from failed.oom
 
     def _failed_alike(self, failed: _Failed) -> bool:
         """Whether the tensor that found no room is that of a larger micro-batch: it does not depend on it."""

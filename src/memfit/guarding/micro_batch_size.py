@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 # A size that failed is tried again only when this much less is in use than when it failed, and twice as much
-# each further time. The peak of a step moves by several per cent by itself, and each failure costs
-# TensorFlow's ten seconds.
+# each further time. What is in use before a step moves by the batches that a pipeline has ready, the peak of
+# a step by up to an eighth of what it may take, and each failure costs TensorFlow's ten seconds.
 _LEAST_RELIEF_BYTES = 1 << 20
-_LEAST_RELIEF = 0.02
+_LEAST_RELIEF = 0.02  # of what was in use
+_LEAST_RELIEF_OF_FREE = 0.125  # of what was free for the step
 # A pool that is nearly full hands out tighter pieces, so that a step may need less there than was measured.
 _TIGHTER = 0.85
 _GROWS = 0.8  # with the micro-batch, where only a smaller one was measured: not all of a step does
@@ -91,8 +92,9 @@ class Ladder:
         size, before = self._failures[-1].size, self._failures[-1].in_use_bytes
         if before is None or not self.needs.may_fit(size, free_bytes):
             return False
-        relief = max(_LEAST_RELIEF_BYTES, int(_LEAST_RELIEF * before)) << (self._times.get(size, 1) - 1)
-        if in_use_bytes > before - relief:
+        free_then = 0 if free_bytes is None else free_bytes + in_use_bytes - before
+        relief = max(_LEAST_RELIEF_BYTES, int(_LEAST_RELIEF * before), int(_LEAST_RELIEF_OF_FREE * free_then))
+        if in_use_bytes > before - (relief << (self._times.get(size, 1) - 1)):
             return False
         self._failures.pop()
         return True

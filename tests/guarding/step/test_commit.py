@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from limited import run_limited
@@ -115,3 +116,38 @@ def _go_back(holds: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("holds", [False, True])
 def test_values_go_back_to_their_places_unless_somebody_holds_what_is_there(holds: bool) -> None:
     assert run_limited(_go_back, "23MiB", holds=holds) == {"is_back": True, "stayed": not holds}
+
+
+def _embedding(batch_size: int, optimizer: str) -> dict[str, Any]:
+    import keras
+    import numpy as np
+
+    import memfit
+
+    keras.utils.set_random_seed(1)
+    words = np.random.default_rng(0).integers(0, 20_000, (400, 200))
+    layers = keras.layers.Embedding(20_000, 32), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((200,), dtype="int32"), *layers])
+    model.compile(optimizer, "mse")
+    history = memfit.fit(
+        model, words, words[:, :1] / 20_000, batch_size=batch_size, shuffle=False, verbose=0, plan=False
+    )
+    return {
+        "loss": history.history["loss"], "notes": history.run.notes, "size": history.run.micro_batch_size,
+        "rows": np.sort(model.layers[0].embeddings.numpy().ravel())[:100].tolist(),
+    }  # fmt: skip
+
+
+@pytest.mark.real
+def test_gradients_of_an_embedding_take_no_more_for_a_large_batch_than_for_a_small_one() -> None:
+    """As slices of all its samples, they would take as much as the activations of the whole batch."""
+    unlimited = run_limited(_embedding, None, batch_size=400, optimizer="sgd")
+    split = run_limited(_embedding, "16MiB", batch_size=400, optimizer="sgd")
+    assert split["size"] < 400
+    np.testing.assert_allclose(split["rows"], unlimited["rows"], rtol=1e-6)
+
+
+@pytest.mark.real
+def test_where_an_update_by_slices_does_not_fit_they_are_added_up_and_that_is_said() -> None:
+    run = run_limited(_embedding, "19MiB", batch_size=400, optimizer="adam")
+    assert any("optimizers that square gradients square that sum" in note for note in run["notes"])

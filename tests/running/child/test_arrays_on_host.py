@@ -26,6 +26,9 @@ assert first["image"].dtype == tf.float32 and abs(float(target[0]) - 0.5) < 0.1
 assert float(next(iter(whole))[0, 0, 0]) == float(first["image"][0, 0]) == float(held[0, 0, 0]) != 0.0
 small = tf.data.Dataset.from_tensor_slices(np.arange(4))
 assert small.options().autotune.enabled is None and [int(one) for one in small] == [0, 1, 2, 3]
+for same in (held, tf.convert_to_tensor(x + 1), list(x), x.astype("float64")):
+    pipeline = tf.data.Dataset.from_tensor_slices((same, y)).shuffle(20).batch(8)
+    assert next(iter(pipeline))[0].shape == (8, 100, 100)
 inputs = tf.keras.Input((100, 100), name="image")
 outputs = tf.keras.layers.Dense(1)(tf.keras.layers.Flatten()(inputs))
 model = tf.keras.Model(inputs, outputs)

@@ -89,3 +89,37 @@ def test_a_loop_of_ones_own_is_named_by_its_line(tmp_path: Path, how: str) -> No
     notes = [] if how == "guarded" else [f"Not guarded: train.py:{line} {what}"]
     assert report["notes"] == notes
     assert all(f"memfit: {note}" in said for note in notes)
+
+
+BY_BATCHES = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+model = keras.Sequential([
+    keras.Input((32, 32, 3)), keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.Conv2D(32, 3),
+    keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(1),
+])
+model.compile("sgd", "mse")
+for size in (4, 4, 256, 256):
+    model.train_on_batch(np.ones((size, 32, 32, 3), "float32"), np.ones((size, 1), "float32"))
+
+
+def batches():
+    for _ in range(3):
+        yield np.ones((4, 32, 32, 3), "float32"), np.ones((4, 1), "float32")
+
+
+specs = tf.TensorSpec((None, 32, 32, 3)), tf.TensorSpec((None, 1))
+model.fit(tf.data.Dataset.from_generator(batches, output_signature=specs), epochs=2, verbose=0)
+"""
+
+
+@pytest.mark.real
+def test_a_loop_over_train_on_batch_is_counted_and_written_down_like_a_fit(tmp_path: Path) -> None:
+    said, report = run_script(tmp_path, BY_BATCHES, budget="60MiB")
+    assert "Step 3 " in said
+    loop, fit = report["trainings"]
+    assert (loop["steps"], loop["is_over"]) == (4, True)
+    assert loop["micro_batch_size"] < 256
+    assert (fit["steps"], fit["is_over"]) == (6, True), "the end of an epoch is no step"

@@ -1,15 +1,16 @@
 """All that a step gathers before its commit: gradients in accumulators, everything else in shadow state.
 
 Dense gradients go into one private variable each, which takes memory only from the first micro-batch to
-the commit. Sparse ones (of embeddings) are kept as the slices that they are: a dense copy could be as
-large as the table, and optimizers treat slices differently. Shadow state is private copies of all that a
-step moves besides the weights.
+the commit. Sparse ones (of embeddings) are kept as the slices that they are, large ones on the host: a dense
+copy could be as large as the table, and optimizers treat slices differently. Shadow state is private copies
+of all that a step moves besides the weights.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from memfit.guarding.step.batches import aligned_copy, as_tensor
@@ -20,6 +21,8 @@ from memfit.private.tensorflow.variables import backing_variable
 Gradients = dict[str, Any]  # place of the variable -> its dense gradient
 Slices = dict[str, tuple[Any, Any]]  # place of the variable -> (indices, values)
 
+_LARGE_BYTES = 1 << 20  # of slices
+
 
 class Accumulators:
     """One place for each variable that is updated; what never gets a gradient takes no memory."""
@@ -29,6 +32,8 @@ class Accumulators:
         self._places: dict[int, int] = {}
         self._dense: dict[int, Any] = {}
         self._slices: dict[str, list[tuple[Any, Any]]] = {}
+        self._adds_up_rows = False
+        self.has_slices = False  # whether any gradient has been sparse
         self._reached: set[int] = set()
 
     def separate(
@@ -92,18 +97,24 @@ class Accumulators:
                 )
         return self._dense[place]
 
-    def keep(self, reached: list[str], slices: Slices) -> None:
-        """Take note of what one micro-batch reached, and its sparse gradients."""
+    def keep(self, reached: list[str], slices: Slices, *, are_all: bool = True) -> None:
+        """Take note of what one micro-batch reached, and its sparse gradients; on the host if more come."""
         self._reached.update(map(int, reached))
         for place, pair in slices.items():
-            self._slices.setdefault(place, []).append(pair)
+            self._slices.setdefault(place, []).append(pair if are_all else _out_of_the_pool(*pair))
+            self.has_slices = True
 
     def joined_slices(self) -> Slices:
         """The sparse gradients of all micro-batches, as one set of slices for each variable."""
-        return {
-            place: pairs[0] if len(pairs) == 1 else (_join(pairs, 0), _join(pairs, 1))
-            for place, pairs in self._slices.items()
-        }
+        join = _added_up if self._adds_up_rows else _joined
+        return {place: join(pairs) for place, pairs in self._slices.items()}
+
+    def add_up_rows(self) -> bool:
+        """From now on, have one slice for each row of a table; False if nothing would become less."""
+        if not self.has_slices or self._adds_up_rows:
+            return False
+        self._adds_up_rows = True
+        return True
 
     def gradient(self, place: int, slices: Slices) -> Any:
         """The gradient of one variable, as the optimizer takes it; None where there is none."""
@@ -125,8 +136,38 @@ class Accumulators:
             accumulator.assign(as_tensor(aligned_copy(accumulator.numpy())))
 
 
-def _join(pairs: list[tuple[Any, Any]], part: int) -> Any:
+def _out_of_the_pool(indices: Any, values: Any) -> tuple[Any, Any]:
+    """Slices on the host, if they are large."""
+    if int(tf.size(values)) * values.dtype.size < _LARGE_BYTES:
+        return indices, values
+    return aligned_copy(indices.numpy()), aligned_copy(values.numpy())
+
+
+def _joined(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    if len(pairs) == 1:
+        return as_tensor(pairs[0][0]), as_tensor(pairs[0][1])
+    if any(isinstance(values, np.ndarray) for _, values in pairs):
+        return as_tensor(_on_host(pairs, 0)), as_tensor(_on_host(pairs, 1))
+    return _concatenated(pairs, 0), _concatenated(pairs, 1)
+
+
+def _concatenated(pairs: list[tuple[Any, Any]], part: int) -> Any:
     return tf.concat([pair[part] for pair in pairs], axis=0)
+
+
+def _on_host(pairs: list[tuple[Any, Any]], part: int) -> Any:
+    return np.concatenate([np.asarray(pair[part]) for pair in pairs])
+
+
+def _added_up(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """One slice for each row, the sum of its slices."""
+    indices, values = _on_host(pairs, 0), _on_host(pairs, 1)
+    order = np.argsort(indices, kind="stable")
+    rows, starts = np.unique(indices[order], return_index=True)
+    if not len(rows):
+        return as_tensor(indices), as_tensor(values)
+    sums = np.add.reduceat(values.astype(np.promote_types(values.dtype, np.float32))[order], starts)
+    return as_tensor(rows), as_tensor(sums.astype(values.dtype))
 
 
 Moved = dict[str, Any]  # place of the variable -> its value

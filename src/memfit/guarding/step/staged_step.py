@@ -161,7 +161,7 @@ class StagedStep(MayUseXLA):
         gathered: list[Any] = []
         try:
             for number, (part, vector) in enumerate(zip(parts(batch, micro_batch_size), shares, strict=True)):
-                outputs = self._run_part(part, vector, first=number == 0).outputs
+                outputs = self._run_part(part, vector, first=number == 0, is_all=len(shares) == 1).outputs
                 gathered.append(on_host(outputs) if self.computation.outputs_are == "rows" else outputs)
         except BaseException:
             self.accumulators.begin()
@@ -193,7 +193,7 @@ class StagedStep(MayUseXLA):
             return np.asarray(computed.denominators)
         return np.asarray(self.traced(structure, leaves).measure(leaves, as_tensor(neutral)))
 
-    def _run_part(self, part: Structure, vector: Vector, *, first: bool) -> Computed:
+    def _run_part(self, part: Structure, vector: Vector, *, first: bool, is_all: bool) -> Computed:
         structure, leaves = flatten(part)
         if self.computation.eager:
             values = self.stage.staged_values(self.stage.written)
@@ -206,8 +206,8 @@ class StagedStep(MayUseXLA):
             computed = traced.run(leaves, as_tensor(vector), first=first)
             reached, written = traced.reached, traced.written
         self.stage.written.update(written)
-        self.accumulators.keep(reached, computed.slices)
-        return computed
+        self.accumulators.keep(reached, computed.slices, are_all=is_all)
+        return computed._replace(slices={})
 
     def take(self, computed: Computed, *, first: bool) -> None:
         """Keep what a micro-batch gave; eagerly or while tracing."""

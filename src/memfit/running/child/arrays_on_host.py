@@ -15,61 +15,68 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.machine import first_device, limit_in_force
+from memfit.private.tensorflow.eager_tensors import EagerTensor, bytes_of, hand_over
 
 _SHARE = 32  # of the limit: smaller arrays are left alone
 
 
 def keep_large_arrays_on_host() -> None:
-    """Have `from_tensor_slices`, `from_tensors` and `tf.constant` do so from now on."""
+    """Have whatever makes a tensor of an array, and datasets of arrays and tensors, do so from now on."""
     if limit_in_force() is None or "CPU" not in first_device():
         return  # data has a memory of its own
     for name in ("from_tensor_slices", "from_tensors"):
         original = getattr(tf.data.Dataset, name)
         setattr(tf.data.Dataset, name, staticmethod(_reading_from_host(original)))
-    tf.constant = _made_on_host(tf.constant)
+    hand_over(_on_host)
 
 
 def _reading_from_host(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(tensors: Any, name: str | None = None) -> Any:
-        kept = _on_host(tensors)
-        dataset = original(kept, name=name)
-        return dataset if kept is tensors else dataset.with_options(_as_it_is())
+        dataset = original(tensors, name=name)
+        is_eager = tf.executing_eagerly()
+        return dataset.with_options(_as_it_is()) if is_eager and _holds_much(tensors) else dataset
 
     return make
 
 
-def _made_on_host(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const") -> Any:
-        if shape is None and _is_large(value) and dtype in (None, tf.as_dtype(value.dtype)):
-            value = _on_host(value)
-        return original(value, dtype=dtype, shape=shape, name=name)
-
-    return constant
-
-
-def _on_host(tensors: Any) -> Any:
-    """The same with each large array as a tensor outside the pool; the very same where there is none."""
-    if not tf.executing_eagerly():
-        return tensors
-    if type(tensors) is dict:
-        kept = {key: _on_host(value) for key, value in tensors.items()}
-        return kept if any(kept[key] is not value for key, value in tensors.items()) else tensors
-    if type(tensors) is tuple:
-        values = tuple(map(_on_host, tensors))
-        return values if any(a is not b for a, b in zip(values, tensors, strict=True)) else tensors
-    if not _is_large(tensors):
-        return tensors
+def _on_host(value: Any, dtype: Any) -> Any:
+    """A tensor of a large array outside the pool; None for everything else."""
+    array = _as_array(value)
+    if array is None:
+        return None
+    wanted = array.dtype if dtype is None else np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    if wanted != array.dtype and not (wanted.kind == array.dtype.kind == "f"):
+        return None
     # Not before: this module is imported when Keras imports TensorFlow, and is only half there itself.
     from memfit.guarding.step.batches import aligned_copy, as_tensor
 
-    return as_tensor(aligned_copy(tensors))
+    return as_tensor(aligned_copy(array.astype(wanted, copy=False)))
 
 
-def _is_large(leaf: Any) -> bool:
-    is_array = type(leaf) is np.ndarray and leaf.dtype.kind in "fiub"
-    return is_array and leaf.nbytes * _SHARE >= (limit_in_force() or 0)
+def _as_array(value: Any) -> Any:
+    """A large array of numbers, or that of a list of arrays; None for everything else."""
+    if type(value) in (list, tuple) and value and type(value[0]) is np.ndarray:
+        if not _is_much(len(value) * value[0].nbytes):
+            return None
+        first = value[0]
+        alike = all(
+            type(one) is np.ndarray and (one.shape, one.dtype) == (first.shape, first.dtype) for one in value
+        )
+        value = np.stack(value) if alike else None
+    is_array = type(value) is np.ndarray and value.dtype.kind in "fiub"
+    return value if is_array and _is_much(value.nbytes) else None
+
+
+def _holds_much(tensors: Any) -> bool:
+    """Whether TensorFlow would copy much when it rewrites a pipeline that reads from these."""
+    leaves = tf.nest.flatten(tensors, expand_composites=True)
+    arrays = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
+    return _is_much(arrays + sum(bytes_of(leaf) for leaf in leaves if isinstance(leaf, EagerTensor)))
+
+
+def _is_much(size_bytes: int) -> bool:
+    return size_bytes * _SHARE >= (limit_in_force() or 0)
 
 
 def reads_from_host(dataset: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,14 @@ class Position:
 class TrainingData:
     """The batches of one training: those of before are taken again, then `before_step` is called for each."""
 
-    def __init__(self, model: Any, given: dict[str, Any], before_step: Callable[[Position], None]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        given: dict[str, Any],
+        before_step: Callable[[Position], None],
+        no_step: Callable[[], None],
+    ) -> None:
+        """`no_step` is called where the data had no batch for the step that was announced."""
         self.position = Position()  # where it was
         self.pipeline: dict[str, Array] | None = None  # the state that it had there, where that is known
         self.protection: Protection | None = None
@@ -54,6 +62,7 @@ class TrainingData:
         self.first_batch: int | None = None  # digests
         self.last_batch: int | None = None
         self._model, self._given, self._before_step = model, given, before_step
+        self.no_step = no_step
         self._now = Position()
         self._iterator: Any = None
 
@@ -208,6 +217,16 @@ class _Replaying:
             self._running = iterator
             self.data.before_step(Position(epoch, begin))
             yield begin, end, iterator
+
+    @contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """As Keras does; where the length of an epoch is not known, its end comes instead of a batch."""
+        with super().catch_stop_iteration():  # type: ignore[misc]
+            try:
+                yield
+            except (StopIteration, tf.errors.OutOfRangeError):
+                self.data.no_step()
+                raise
 
     def _take(self, iterator: Any, count: int) -> None:
         for _ in range(count):

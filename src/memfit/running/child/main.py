@@ -32,9 +32,14 @@ def main() -> None:
     job = Job.out_of_environment()
     _end_with_parent(job.parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the parent had them blocked
-    if job.is_guarded:
-        guard_everything(job)
-    run_script(job)
+    patches = guard_everything(job) if job.is_guarded else None
+    try:
+        run_script(job)
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+    if patches is not None:
+        patches.finish()
 
 
 def _note_shortfall(job: Job, error: BaseException) -> None:
@@ -63,7 +68,7 @@ def _look_for(parent: int) -> None:
     os._exit(1)
 
 
-def guard_everything(job: Job) -> None:
+def guard_everything(job: Job) -> Patches:
     """Limit the device when TensorFlow comes, and put Keras' methods behind the guard when Keras does."""
     context = ChildContext.of(job)
     patches = Patches(PlanningOptions(job.budget_bytes, job.allow, plans=job.plans), context)
@@ -72,6 +77,7 @@ def guard_everything(job: Job) -> None:
     AfterImport("tf_keras", patches.warn_of_keras_2).install()
     AfterImport("tensorflow", lambda: _limit(context, job.budget_bytes)).install()
     Monitor(context).start()
+    return patches
 
 
 def _limit(context: ChildContext, budget_bytes: int | None) -> None:

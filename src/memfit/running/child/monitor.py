@@ -95,7 +95,8 @@ class StepReadings:
     def __init__(self, journal: JournalFile, training: int) -> None:
         self._journal, self._training = journal, training
         self._next = 0.0
-        self._ooms = 0
+        self._protection: Any = None
+        self._ooms = 0  # of it, that are written down
 
     def note(self, model: Any, protection: Any, *, epoch: int, batch: int, step: int) -> None:
         """A step is over, and the next one comes."""
@@ -118,6 +119,8 @@ class StepReadings:
             self._journal.write(event)
 
     def _note_ooms(self, protection: Any) -> None:
+        if protection is not self._protection:  # each call of `train_on_batch` has its own
+            self._protection, self._ooms = protection, 0
         for oom in protection.notes.ooms[self._ooms :]:
             self._journal.write(OutOfMemoryEvent(self._training, oom.to_dict()))
         self._ooms = len(protection.notes.ooms)

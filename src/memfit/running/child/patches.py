@@ -9,15 +9,19 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from memfit.private.patching import AfterImport
 from memfit.running.checkpoints.store import ChildContext
 from memfit.running.journal.events import UnguardedEvent
 from memfit.running.journal.run_folder import tell
+
+if TYPE_CHECKING:
+    from memfit.running.child.training import TrainingByBatches
 
 
 def line_outside_guard() -> str | None:
@@ -66,6 +70,7 @@ class Patches:
     def __init__(self, planning: PlanningOptions, context: ChildContext) -> None:
         self._planning, self._context = planning, context
         self._trainings = 0
+        self._by_batches: WeakKeyDictionary[Any, TrainingByBatches] = WeakKeyDictionary()
         self._process = os.getpid()
         self._inside = threading.local()
         self._told: set[str] = set()
@@ -172,7 +177,7 @@ class Patches:
         if not is_keras_own(model, name):  # a method of the user's own has called Keras' one
             with protection.attached(keep_steps=True):
                 return original(model, **given)
-        with protection.attached_to_calls(keep_steps=True):
+        with self._counted(name, model, protection, given), protection.attached_to_calls(keep_steps=True):
             return getattr(model, name)(**given)
 
     def _plan_steps(self, model: Any, protection: Any) -> None:
@@ -189,6 +194,24 @@ class Patches:
         allowed = AllowedLevers(("micro_batch",) if "micro_batch" in self._planning.allow else ())
         planning = FitPlanning(request, allowed, has_budget=False, may_plan=True)
         protection.plan_at_first_batch(functools.partial(planning.at_first_batch, protection))
+
+    def _counted(
+        self, name: str, model: Any, protection: Any, given: dict[str, Any]
+    ) -> AbstractContextManager[None]:
+        """What writes a step down that is done in here, where it is one of a loop over `train_on_batch`."""
+        from memfit.running.child.training import TrainingByBatches
+
+        if name != "train_on_batch":
+            return nullcontext()
+        if model not in self._by_batches:
+            self._trainings += 1
+            self._by_batches[model] = TrainingByBatches(self._context, self._trainings)
+        return self._by_batches[model].step(model, protection, given.get("x"))
+
+    def finish(self) -> None:
+        """The script has come to a good end, and with it the trainings whose end only the script knows."""
+        for training in self._by_batches.values():
+            training.finish()
 
     def _say_unguarded(self, reason: str) -> None:
         """Say and write down what trains without the guard, once for each reason."""

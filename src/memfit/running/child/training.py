@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import keras
 
 from memfit.core.errors import CannotResume
 from memfit.core.records import Plan
@@ -42,7 +45,7 @@ class Training:
         self._callbacks_given, self._callbacks = training_state.listed(given.get("callbacks"))
         self._input_pipelines = InputPipelines(context, number, given)
         self._given = {**given, **self._input_pipelines.pipelines, "callbacks": self._callbacks_given}
-        self._data = TrainingData(model, self._given, self._before_step)
+        self._data = TrainingData(model, self._given, self._before_step, self._no_step)
         self._readings = StepReadings(context.journal, number)
         self._saved: Saved | None = None
         self._is_to_be_restored = False
@@ -149,6 +152,10 @@ class Training:
             progress, arrays = self._progress(position, variables)
             writer.put(self._number, self._steps, vars(progress), arrays, variables)
 
+    def _no_step(self) -> None:
+        """The step that was begun has found no batch."""
+        self._is_in_step = False
+
     def _count(self) -> None:
         """A step that was begun is over."""
         self._steps += self._is_in_step
@@ -247,6 +254,38 @@ class Training:
         self._note(events.TrainingRestoreEvent(self._number, progress.steps))
         tell(f"Training {self._number} is over already: its {progress.steps} steps are restored.")
         return history
+
+
+class TrainingByBatches:
+    """A training that the script drives itself, by `train_on_batch`: it is written down, but not kept."""
+
+    def __init__(self, context: ChildContext, number: int) -> None:
+        self._context, self._number = context, number
+        self._readings = StepReadings(context.journal, number)
+        self._steps = 0
+        context.journal.write(events.TrainingStartEvent(number))
+
+    @contextmanager
+    def step(self, model: Any, protection: Protection, x: Any) -> Iterator[None]:
+        """One step is done in here; the first begins further down where an earlier attempt was killed."""
+        rung, protection.notes.steps = self._context.rungs.get(self._number, 0), self._steps
+        if rung and not self._steps and (size := _rows(x)) is not None:
+            protection.go_on_from(Ladder(max(1, size >> rung)))
+        yield
+        if protection.notes.plan is not None:
+            self._context.journal.write(events.PlanEvent(self._number, protection.notes.plan.to_dict()))
+        self._steps = protection.notes.steps
+        self._readings.note(model, protection, epoch=0, batch=self._steps, step=self._steps)
+
+    def finish(self) -> None:
+        """The script is over."""
+        self._context.journal.write(events.TrainingEndEvent(self._number, self._steps))
+
+
+def _rows(x: Any) -> int | None:
+    """The samples of a batch."""
+    shape = getattr(next(iter(keras.tree.flatten(x)), None), "shape", None)
+    return int(shape[0]) if shape else None
 
 
 def _read(contents: tuple[dict[str, Any], dict[str, Array]]) -> Saved:

@@ -171,7 +171,7 @@ def levels(name: str) -> dict[str, Any]:
     from memfit.rematerialising.rematerialise import cuts_of
 
     model, _, _, batch_size = compiled(name)
-    inputs = keras.tree.flatten(model.input)
+    inputs = keras.tree.flatten(model.inputs)
     specs = [tf.TensorSpec((batch_size, *one.shape[1:]), one.dtype) for one in inputs]
     graph = layer_graph(model, specs)
     search = CutSearch(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -25,7 +25,12 @@ from memfit.machine.limits import SPARE_PIECE
 from memfit.model.training_data import is_keras_own, is_left_out
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers
-from memfit.private.keras.trainer import compiled_parts, predictions_on_host, strategy_of
+from memfit.private.keras.trainer import (
+    StepWithoutData,
+    compiled_parts,
+    predictions_on_host,
+    strategy_of,
+)
 from memfit.private.patching import overridden
 
 
@@ -94,6 +99,7 @@ class Protection:
         self._kept.drop_all_but(self._compiled())
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
+        self._step_without_data = StepWithoutData(model)
         self._goes_on_from: Ladder | None = None
         self._observer: Observer | None = None
         if (one := observer_in_force()) is not None:
@@ -199,12 +205,15 @@ class Protection:
                 element = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if number == 0:
+                    if phase == "gradients" and isinstance(iterator, tf.data.Iterator):
+                        self._step_without_data.happen()
                     raise
                 break
             batch = self.batch_of(element)
             if phase == "gradients" and self._observer is not None:
                 self._observer.saw(batch)
-            logs = self._run(phase, batch)
+            with self._step_without_data.watched() if phase == "gradients" else nullcontext():
+                logs = self._run(phase, batch)
         return logs
 
     def ladder(self) -> Ladder:

@@ -24,11 +24,12 @@ from memfit.guarding.step.rollback import size_of
 from memfit.machine import limit_in_force
 from memfit.machine.limits import bytes_in_use
 from memfit.model.snapshots import draws_put_back
-from memfit.model.training_data import batches_of, samples_of, takes_batch_size
+from memfit.model.training_data import batch_specs, batches_of, samples_of, takes_batch_size
 from memfit.planning.ample import is_ample
 from memfit.planning.planner import check_layers, find_plan
 from memfit.planning.run_history import aim_of, check_plan, key_of, remember, runs_that_matter, structure_of
 from memfit.planning.variants import pulled
+from memfit.private.keras.trainer import build_everything
 from memfit.private.tensorflow.variables import backing_variable
 
 logger = logging.getLogger("memfit")
@@ -73,6 +74,8 @@ def _with_plan(
         if takes_batch_size(arguments["x"]):
             arguments = {**arguments, "batch_size": request.plan.batch_size}
         return replace(request, arguments=arguments)
+    if is_to_be_planned and (has_budget or is_limited):
+        _build(model, arguments)
     if not has_budget:
         budget_bytes = _worth_planning_for(model, arguments, budget_bytes) if is_limited else 0
     if not is_to_be_planned or not budget_bytes:
@@ -86,6 +89,18 @@ def _with_plan(
         how = f"Training starts with micro-batches of {size}, which may fit"
     note = f"No plan was made: {start.why_not}. {how}."
     return replace(request, micro_batch_size=size, notes=(*request.notes, note))
+
+
+def _build(model: Any, arguments: dict[str, Any]) -> None:
+    """Have Keras build a model as `fit` is about to, where its data say the shapes: a plan needs them."""
+    if getattr(model, "built", False) or not getattr(model, "compiled", False):
+        return
+    try:
+        data = batches_of(arguments)[1]
+        if data is not None:
+            build_everything(model, batch_specs(data))
+    except Exception:
+        logger.debug("The model could not be built before its first batch.", exc_info=True)
 
 
 def _without_splits_that_fail(model: Any, arguments: dict[str, Any], allowed: AllowedLevers) -> AllowedLevers:

@@ -13,7 +13,7 @@ from memfit.core.errors import InvalidBatchSize, MemfitError, UnsupportedBackend
 from memfit.core.records import Budget, Call, Diagnosis, Doctor, Estimate, Plan, Run
 from memfit.core.units import checked_micro_batch_size, checked_samples, format_size, parse_size
 from memfit.core.version import __version__
-from memfit.machine import find_budget, limit, load_keras
+from memfit.machine import find_budget, load_keras
 from memfit.machine.frameworks import keras_backend, uses_keras_2
 
 logger = logging.getLogger("memfit")
@@ -31,6 +31,27 @@ __all__ = [
     "step",
     "watch",
 ]
+
+
+def limit(
+    size: str | SupportsIndex | None = None, *, growth: bool = False, onednn: bool | None = None
+) -> int | None:
+    """Limit the device's memory before TensorFlow's runtime starts; returns the limit in bytes.
+
+    The limit is rounded down to whole MiB. `growth=True` makes a GPU take memory as it is needed (a CPU
+    always does); with a size it grows up to that size. A second call before the runtime starts replaces
+    the first. TensorFlow uses oneDNN on a CPU as it does by default, unless `onednn` says otherwise, which
+    has to be before TensorFlow is imported. On a CPU, large arrays that become tensors stay in host memory.
+
+    >>> import memfit
+    >>> memfit.limit("4GiB")
+    4294967296
+    """
+    limit_bytes = machine.limit(size, growth=growth, onednn=onednn)
+    from memfit.guarding.arrays_on_host import keep_large_arrays_on_host
+
+    keep_large_arrays_on_host()
+    return limit_bytes
 
 
 def fit(

@@ -90,6 +90,42 @@ def test_an_epoch_without_steps_has_metrics(seen: Any) -> None:
     assert seen["logs"] == {"mine": 1}
 
 
+def _steps_without_data() -> dict[str, list[int]]:
+    """Three batches for two epochs, and what the counter says, and the seed, by how the step runs."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import memfit
+
+    rows = tf.data.Dataset.from_tensor_slices((np.ones((12, 2), "float32"), np.ones((12, 1), "float32")))
+    data = rows.filter(lambda x, y: True).batch(4)  # of which no length is known
+    found = {}
+    for how, options in {
+        "compiled": {},
+        "eager": {"run_eagerly": True},
+        "xla": {"jit_compile": True},
+        "two at a time": {"steps_per_execution": 2},
+        "accumulating": {"optimizer": {"class_name": "Adam", "config": {"gradient_accumulation_steps": 2}}},
+    }.items():
+        for fit in (keras.Model.fit, memfit.fit):
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+            model.compile(**{"optimizer": "adam", "loss": "mse", **options})  # type: ignore[dict-item]
+            fit(model, data, epochs=2, verbose=0)
+            steps, draws = model.optimizer.iterations, model.layers[0].seed_generator.state
+            found.setdefault(how, []).append([int(steps), int(draws.numpy()[1])])
+    return found
+
+
+def test_the_end_of_data_of_unknown_length_is_a_step_for_optimizers() -> None:
+    """Keras begins a step before it knows that there is no batch: guarded training does as plain Keras."""
+    found = run_limited(_steps_without_data, None)
+    assert found["compiled"][0] == [8, 8], "Keras counts no such step any more: StepWithoutData can go"
+    assert found["eager"][0] == found["xla"][0] == found["two at a time"][0] == [6, 6]
+    for how, (plain, guarded) in found.items():
+        assert guarded == plain, how
+
+
 def _use_compiled_parts() -> dict[str, Any]:
     seen: dict[str, Any] = {}
     _parts(seen)

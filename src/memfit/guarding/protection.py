@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -29,7 +29,12 @@ from memfit.model.snapshots import TracedDraws
 from memfit.model.training_data import is_keras_own, is_left_out
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers
-from memfit.private.keras.trainer import compiled_parts, predictions_on_host, strategy_of
+from memfit.private.keras.trainer import (
+    StepWithoutData,
+    compiled_parts,
+    predictions_on_host,
+    strategy_of,
+)
 from memfit.private.patching import overridden
 
 
@@ -99,6 +104,7 @@ class Protection:
         self._kept.drop_all_but(self._compiled())
         self._current: dict[Phase, Guarded] = {}
         self._static_batches = True
+        self._step_without_data = StepWithoutData(model)
         self._goes_on_from: Ladder | None = None
         self._plan_for: Callable[[Batch], None] | None = None
         self._draws: TracedDraws | None = None  # of the step that was built to be planned
@@ -219,6 +225,8 @@ class Protection:
                 element = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if number == 0:
+                    if phase == "gradients" and isinstance(iterator, tf.data.Iterator):
+                        self._step_without_data.happen()
                     raise
                 break
             batch = self.batch_of(element)
@@ -226,7 +234,8 @@ class Protection:
                 self._plan(batch)
                 if self._observer is not None:
                     self._observer.saw(batch)
-            logs = self._run(phase, batch)
+            with self._step_without_data.watched() if phase == "gradients" else nullcontext():
+                logs = self._run(phase, batch)
         return logs
 
     def _plan(self, batch: Batch) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from memfit.private.keras.layers import all_layers
 from memfit.private.patching import overridden, replaced
+from memfit.private.tensorflow.variables import backing_variable
 
 # Keras calls a model of its user's so often to find out what its layers look like, before the call that runs.
 CALLS_THAT_BUILD = 2
@@ -186,3 +187,51 @@ def metrics_where_no_step_ran(model: Any) -> Iterator[None]:
 
     with overridden(model, "_get_metrics_result_or_logs", found):
         yield
+
+
+_SEED = "seed_generator_state"
+
+
+class StepWithoutData:
+    """The step that Keras begins at the end of data whose length it does not know.
+
+    Its graph counts the step and draws seeds while it waits for the batch that never comes. So the next epoch
+    begins one step further, which Adam and schedules notice. Not eagerly, nor under XLA: they want the batch.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._moves: list[tuple[Any, Any]] | None = None  # seeds, and by how much a step moves them
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A step is done in here, whose draws are those of any other."""
+        seeds = [] if self._moves is not None else _seeds(self._model)
+        before = [seed.numpy() for seed in seeds]
+        yield
+        if self._moves is None:
+            pairs = zip(seeds, before, strict=True)
+            self._moves = [(seed, seed.numpy() - value) for seed, value in pairs]
+
+    def happen(self) -> None:
+        """Move what it moves, if there is one."""
+        model = self._model
+        optimizer = getattr(model, "optimizer", None)
+        waits = model.run_eagerly or model.jit_compile or model.steps_per_execution > 1
+        if self._moves is None or waits:
+            return
+        if optimizer is not None and _counts_by_itself(optimizer):
+            optimizer.iterations.assign_add(1)
+        for seed, move in self._moves:
+            seed.assign(seed.numpy() + move)
+
+
+def _seeds(model: Any) -> list[Any]:
+    found = {id(one): one for one in model.variables if one.path.rpartition("/")[2] == _SEED}
+    return [backing_variable(one) for one in found.values()]
+
+
+def _counts_by_itself(optimizer: Any) -> bool:
+    """Whether its counter moves whatever the gradients are."""
+    waits = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return not waits and not optimizer.gradient_accumulation_steps

@@ -20,6 +20,7 @@ from memfit.core.errors import CannotResume
 from memfit.core.units import format_size
 from memfit.data.inspect.check import check
 from memfit.data.inspect.pipeline_findings import Finding
+from memfit.guarding.arrays_on_host import reads_from_host
 from memfit.guarding.protection import Protection
 from memfit.guarding.step.batches import Batch
 from memfit.machine import first_device, host_memory, limit_in_force
@@ -28,7 +29,6 @@ from memfit.private.keras.trainer import epoch_iterators
 from memfit.running.checkpoints.format import Array
 from memfit.running.checkpoints.store import ChildContext
 from memfit.running.checkpoints.training_state import PipelineStates, Progress, has_state, put_back_pipeline
-from memfit.running.child.arrays_on_host import reads_from_host
 from memfit.running.journal.events import DataEvent
 from memfit.running.journal.run_folder import tell
 

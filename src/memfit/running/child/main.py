@@ -90,7 +90,7 @@ def _limit(context: ChildContext, budget_bytes: int | None) -> None:
     except MemfitError as error:
         tell(f"No limit was set: {error}")
         return
-    from memfit.running.child.arrays_on_host import keep_large_arrays_on_host
+    from memfit.guarding.arrays_on_host import keep_large_arrays_on_host
 
     keep_large_arrays_on_host()
 

@@ -88,8 +88,8 @@ def _follow(process: subprocess.Popen[Any], tee: StderrTee) -> bool:
     interrupts, asked = 0, False
     while process.poll() is None:
         received = signal.sigtimedwait(_WAITED_FOR, _LOOK_SECONDS)
-        if received is None or received.si_signo == signal.SIGCHLD:
-            continue
+        if received is None or received.si_signo not in _WAITED_FOR - {signal.SIGCHLD}:
+            continue  # some kernels report a signal of number 0
         number = received.si_signo
         if number == signal.SIGWINCH:
             tee.resize()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from limited import run_limited
 from supervised import run_script
 
 pytestmark = pytest.mark.real
@@ -44,3 +45,29 @@ def test_what_tensorflow_is_given_may_be_larger_than_the_limit(tmp_path: Path, o
     (training,) = report["trainings"]
     assert training["steps"] == 50
     assert training["peak_bytes"] < 48 << 20
+
+
+def _train(how: str) -> list[float]:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import memfit
+
+    x = np.random.default_rng(0).random((1600, 100, 100), "float32")  # 61 MiB
+    data = tf.data.Dataset.from_tensor_slices((tf.constant(x), x[:, 0, :1])).batch(32)
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])  # built by its data
+    model.compile("sgd", "mse")
+    if how == "fit":
+        history = memfit.fit(model, data, verbose=0)
+        assert "the model has not been built" not in str(history.run.notes)
+    else:
+        with memfit.protect(model):
+            history = model.fit(data, verbose=0)
+    losses: list[float] = history.history["loss"]
+    return losses
+
+
+def test_so_may_datasets_after_memfit_limit() -> None:
+    fit, protect = (run_limited(_train, "48MiB", how=how) for how in ("fit", "protect"))
+    assert fit == pytest.approx(protect)

@@ -20,10 +20,12 @@ from memfit.private.tensorflow.eager_tensors import EagerTensor, bytes_of, hand_
 _SHARE = 32  # of the limit: smaller arrays are left alone
 
 
+@functools.cache
 def keep_large_arrays_on_host() -> None:
-    """Have whatever makes a tensor of an array, and datasets of arrays and tensors, do so from now on."""
-    if limit_in_force() is None or "CPU" not in first_device():
-        return  # data has a memory of its own
+    """Have whatever makes a tensor of an array, and datasets of arrays and tensors, do so from now on.
+
+    On a GPU, data has a memory of its own.
+    """
     for name in ("from_tensor_slices", "from_tensors"):
         original = getattr(tf.data.Dataset, name)
         setattr(tf.data.Dataset, name, staticmethod(_reading_from_host(original)))
@@ -34,8 +36,8 @@ def _reading_from_host(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(tensors: Any, name: str | None = None) -> Any:
         dataset = original(tensors, name=name)
-        is_eager = tf.executing_eagerly()
-        return dataset.with_options(_as_it_is()) if is_eager and _holds_much(tensors) else dataset
+        shares = tf.executing_eagerly() and _shares_the_pool()
+        return dataset.with_options(_as_it_is()) if shares and _holds_much(tensors) else dataset
 
     return make
 
@@ -43,7 +45,7 @@ def _reading_from_host(original: Callable[..., Any]) -> Callable[..., Any]:
 def _on_host(value: Any, dtype: Any) -> Any:
     """A tensor of a large array outside the pool; None for everything else."""
     array = _as_array(value)
-    if array is None:
+    if array is None or not _shares_the_pool():
         return None
     wanted = array.dtype if dtype is None else np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     if wanted != array.dtype and not (wanted.kind == array.dtype.kind == "f"):
@@ -73,6 +75,11 @@ def _holds_much(tensors: Any) -> bool:
     leaves = tf.nest.flatten(tensors, expand_composites=True)
     arrays = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
     return _is_much(arrays + sum(bytes_of(leaf) for leaf in leaves if isinstance(leaf, EagerTensor)))
+
+
+def _shares_the_pool() -> bool:
+    """Whether data and training share a pool with a limit."""
+    return limit_in_force() is not None and "CPU" in first_device()
 
 
 def _is_much(size_bytes: int) -> bool:

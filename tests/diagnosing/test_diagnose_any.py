@@ -102,10 +102,10 @@ def test_binary_files_are_said_to_be_so(tmp_path: Path) -> None:
 
 def test_what_memfit_could_not_make_fit_is_not_advised_to_run_under_memfit() -> None:
     plainly = memfit.diagnose(ACTIVATIONS)
-    assert any("memfit run " in (one.paste or "") for one in plainly.remedies)
+    assert any("memfit run " in (one.paste or "") for one in plainly.advice)
     guarded = memfit.diagnose(
         f"{ACTIVATIONS}\nmemfit.errors.DoesNotFit: a step on one sample does not fit.\n"
     )
-    assert guarded.remedies[0].what.startswith("Give it more")
-    assert not [one for one in guarded.remedies[1:] if "memfit run " in (one.paste or "")]
-    assert not [one for one in guarded.remedies if "memfit.fit(" in (one.paste or "")]
+    assert guarded.advice[0].what.startswith("Give it more")
+    assert not [one for one in guarded.advice[1:] if "memfit run " in (one.paste or "")]
+    assert not [one for one in guarded.advice if "memfit.fit(" in (one.paste or "")]

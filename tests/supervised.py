@@ -13,9 +13,14 @@ from limited import QUIET
 
 
 def run_script(
-    folder: Path, script: str, *arguments: str, budget: str, onednn: str = QUIET["TF_ENABLE_ONEDNN_OPTS"]
+    folder: Path,
+    script: str,
+    *arguments: str,
+    budget: str,
+    onednn: str = QUIET["TF_ENABLE_ONEDNN_OPTS"],
+    code: int = 0,
 ) -> tuple[str, dict[str, Any]]:
-    """Run a script to its end, which has to be a good one; its standard error, and the report."""
+    """Run a script to its end, whose code has to be this one; its standard error, and the report."""
     (folder / "train.py").write_text(script)
     command = ["-m", "memfit", "run", "--budget", budget, "--report", "report.json", "train.py", *arguments]
     done = subprocess.run(
@@ -26,5 +31,5 @@ def run_script(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == code, done.stderr[-2000:]
     return done.stderr, json.loads((folder / "report.json").read_text())

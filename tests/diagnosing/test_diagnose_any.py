@@ -98,3 +98,14 @@ def test_binary_files_are_said_to_be_so(tmp_path: Path) -> None:
     found = memfit.diagnose(bytes(range(256)) * 100)
     assert found.cause == "unknown"
     assert "not text" in found.summary
+
+
+def test_what_memfit_could_not_make_fit_is_not_advised_to_run_under_memfit() -> None:
+    plainly = memfit.diagnose(ACTIVATIONS)
+    assert any("memfit run " in (one.paste or "") for one in plainly.advice)
+    guarded = memfit.diagnose(
+        f"{ACTIVATIONS}\nmemfit.errors.DoesNotFit: a step on one sample does not fit.\n"
+    )
+    assert guarded.advice[0].what.startswith("Give it more")
+    assert not [one for one in guarded.advice[1:] if "memfit run " in (one.paste or "")]
+    assert not [one for one in guarded.advice if "memfit.fit(" in (one.paste or "")]

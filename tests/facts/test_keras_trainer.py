@@ -91,13 +91,18 @@ def test_an_epoch_without_steps_has_metrics(seen: Any) -> None:
 
 
 def _steps_without_data() -> dict[str, list[int]]:
-    """Three batches for two epochs, and what the counter says, and the seed, by how the step runs."""
+    """Three batches for two epochs, and what the counter says, and the seed, by how the step runs.
+
+    Plainly, and guarded, which has `StepWithoutData` do the same.
+    """
     import keras
     import numpy as np
     import tensorflow as tf
 
     import memfit
+    from memfit.private.keras.trainer import StepWithoutData
 
+    StepWithoutData(keras.Model()).happen()  # of nothing: no step has been watched
     rows = tf.data.Dataset.from_tensor_slices((np.ones((12, 2), "float32"), np.ones((12, 1), "float32")))
     data = rows.filter(lambda x, y: True).batch(4)  # of which no length is known
     found = {}

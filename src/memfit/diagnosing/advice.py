@@ -17,8 +17,21 @@ def advise(verdict: Verdict, case: Case) -> tuple[Remedy, ...]:
     found = list(_BY_CAUSE[verdict.cause](_at_stake(verdict, verdict.cause), case))
     for cause in verdict.also[:2]:
         found += list(_BY_CAUSE[cause](_at_stake(verdict, cause), case))[:1]
+    if case.facts.count("memfit"):
+        found = [_more_room(case), *(remedy for remedy in found if not _is_memfit_again(remedy))]
     unique = {remedy.what: remedy for remedy in found}
     return tuple(unique.values())
+
+
+def _is_memfit_again(remedy: Remedy) -> bool:
+    """Whether it is to run under memfit, which a log of memfit's own error has done."""
+    return any(call in (remedy.paste or "") for call in ("memfit run ", "memfit.fit("))
+
+
+def _more_room(case: Case) -> Remedy:
+    whole = case.dump.whole_bytes if case.dump else None
+    more = "memfit doctor" if not whole else f"memfit run --budget {2 * whole >> 20}MiB {_script(case)}"
+    return Remedy("Give it more: memfit has split the batches already, as far as that goes.", None, more)
 
 
 def _at_stake(verdict: Verdict, cause: Cause) -> int | None:
@@ -66,17 +79,18 @@ def _weights(_held: int | None, case: Case) -> Iterator[Remedy]:
     )
 
 
-def _data(held: int | None, _case: Case) -> Iterator[Remedy]:
+def _data(held: int | None, case: Case) -> Iterator[Remedy]:
     yield Remedy(
         "Stream the data: only the batches in use are in memory. A smaller batch would not help.",
         held,
         'dataset = memfit.data.from_arrays(x, y, batch_size=32, ram="512MiB")',
     )
-    yield Remedy(
-        "Keep the data set on the host, where TensorFlow would put it on the device.",
-        held,
-        'with tf.device("CPU:0"): dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)',
-    )
+    if not _is_on_cpu(case):
+        yield Remedy(
+            "Keep the data set on the host, where TensorFlow would put it on the device.",
+            held,
+            'with tf.device("CPU:0"): dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)',
+        )
     yield Remedy(
         "Keep images as bytes and scale them in the model: float32 takes four times as much.",
         None if held is None else held * 3 // 4,

@@ -148,6 +148,6 @@ def test_gradients_of_an_embedding_take_no_more_for_a_large_batch_than_for_a_sma
 
 
 @pytest.mark.real
-def test_where_an_update_by_slices_does_not_fit_they_are_added_up_and_that_is_said() -> None:
+def test_where_an_update_by_slices_does_not_fit_they_are_added_up_with_a_note() -> None:
     run = run_limited(_embedding, "19MiB", batch_size=400, optimizer="adam")
     assert any("optimizers that square gradients square that sum" in note for note in run["notes"])

@@ -91,6 +91,24 @@ def test_a_loop_of_ones_own_is_named_by_its_line(tmp_path: Path, how: str) -> No
     assert all(f"memfit: {note}" in said for note in notes)
 
 
+RUNS_OUT = """
+import tensorflow as tf
+
+model = tf.keras.Sequential([tf.keras.Input((64, 64, 3)), tf.keras.layers.Conv2D(64, 3)])
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(model(tf.ones((64, 64, 64, 3))))
+"""
+
+
+@pytest.mark.real
+def test_a_loop_that_runs_out_before_its_first_update_is_named_as_well(tmp_path: Path) -> None:
+    said, report = run_script(tmp_path, RUNS_OUT, budget="48MiB", code=1)
+    reason = "train.py:6 ran out of memory outside of fit; memfit.step(...) guards loops of one's own"
+    note = f"Not guarded: {reason}."
+    assert f"memfit: {note}" in said
+    assert report["notes"] == [note]
+
+
 BY_BATCHES = """
 import keras
 import numpy as np

@@ -65,7 +65,8 @@ def from_images(
     labels: None for images alone, "folders", "input" (the image is its own label, as for an autoencoder),
         a CSV file of names and labels, a function of the path, or a list. Words become class numbers, and
         the dataset has `class_names`.
-    dtype: values are 0 to 255 either way; "uint8" takes a quarter of the memory.
+    dtype: values are 0 to 255 either way, for a `keras.layers.Rescaling(1 / 255)` in the model or a division
+        in `augment`; "uint8" takes a quarter of the memory.
     augment: a function of one image, called in the pipeline.
 
         dataset = memfit.data.from_images("photos", size=(160, 160), labels="folders", ram="512MiB")

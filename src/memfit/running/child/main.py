@@ -12,15 +12,17 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from memfit.private.patching import AfterImport
 from memfit.running.checkpoints.store import ChildContext
+from memfit.running.child import patches as keras_patches
 from memfit.running.child.monitor import Monitor
 from memfit.running.child.patches import Patches, PlanningOptions, seed_everything
-from memfit.running.journal.events import LimitEvent, ShortfallEvent
+from memfit.running.journal.events import LimitEvent, ShortfallEvent, UnguardedEvent
 from memfit.running.journal.run_folder import Job, tell
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -45,9 +47,28 @@ def main() -> None:
 def _note_shortfall(job: Job, error: BaseException) -> None:
     """Tell the parent that a training does not fit: other kernels may need less."""
     from memfit.core.errors import DoesNotFit
+    from memfit.machine import is_oom
 
-    if isinstance(error, DoesNotFit) and job.is_guarded:
+    if not job.is_guarded:
+        return
+    if isinstance(error, DoesNotFit):
         ChildContext.of(job).journal.write(ShortfallEvent(error.onednn))
+    elif is_oom(error):
+        _name_the_line(job, error)
+
+
+def _name_the_line(job: Job, error: BaseException) -> None:
+    """Say which line of the script ran out where no guard stands, maybe before its loop came to an update."""
+    from memfit.core.user_code import is_library, shown_line
+
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename == keras_patches.__file__ for frame in frames):
+        return  # in a method of Keras, which has its own words
+    if own := [frame for frame in frames if not is_library(frame.filename)]:
+        line = shown_line(own[-1].filename, own[-1].lineno or 0)
+        reason = f"{line} ran out of memory outside of fit; memfit.step(...) guards loops of one's own"
+        tell(f"Not guarded: {reason}.")
+        ChildContext.of(job).journal.write(UnguardedEvent(reason))
 
 
 def _end_with_parent(parent: int) -> None:
@@ -128,18 +149,18 @@ def _run_file(script: str) -> None:
     exec(code, main.__dict__)
 
 
-def _without_ours(traceback: TracebackType | None, here: Path) -> TracebackType | None:
+def _without_ours(frames: TracebackType | None, here: Path) -> TracebackType | None:
     """A traceback that begins where the script does."""
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
         if Path(file).parent != here and not file.startswith("<frozen"):
-            return traceback
-        traceback = traceback.tb_next
+            return frames
+        frames = frames.tb_next
     return None
 
 
-def _end_with(error: BaseException, traceback: TracebackType | None) -> NoReturn:
-    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+def _end_with(error: BaseException, frames: TracebackType | None) -> NoReturn:
+    sys.excepthook(type(error), error.with_traceback(frames), frames)
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -198,7 +198,7 @@ class Patches:
     def _counted(
         self, name: str, model: Any, protection: Any, given: dict[str, Any]
     ) -> AbstractContextManager[None]:
-        """What writes a step down that is done in here, where it is one of a loop over `train_on_batch`."""
+        """A scope that writes the step in it down, where it is one of a loop over `train_on_batch`."""
         from memfit.running.child.training import TrainingByBatches
 
         if name != "train_on_batch":

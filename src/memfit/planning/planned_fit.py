@@ -92,7 +92,7 @@ class KnownBatches:
         return cls(batch.size, WholeBatch(samples(1)), samples)
 
     def request(self, budget_bytes: int, allowed: AllowedLevers) -> PlanRequest | None:
-        """What a plan is asked for; None while the size is not known."""
+        """The request for a plan; None while the size is not known."""
         if self.size is None:
             return None
         return PlanRequest(self.size, budget_bytes, allowed.levers, self.data, allowed.float32_layers)

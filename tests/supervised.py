@@ -20,7 +20,10 @@ def run_script(
     onednn: str = QUIET["TF_ENABLE_ONEDNN_OPTS"],
     code: int = 0,
 ) -> tuple[str, dict[str, Any]]:
-    """Run a script to its end, whose code has to be this one; its standard error, and the report."""
+    """Run a script to its end, whose code has to be this one; its standard error, and the report.
+
+    Its standard output is in the file `output`.
+    """
     (folder / "train.py").write_text(script)
     command = ["-m", "memfit", "run", "--budget", budget, "--report", "report.json", "train.py", *arguments]
     done = subprocess.run(
@@ -31,5 +34,6 @@ def run_script(
         text=True,
         check=False,
     )
+    (folder / "output").write_text(done.stdout)
     assert done.returncode == code, done.stderr[-2000:]
     return done.stderr, json.loads((folder / "report.json").read_text())

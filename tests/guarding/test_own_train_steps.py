@@ -294,3 +294,38 @@ def test_what_does_not_add_up_is_said_and_stays_plain_keras() -> None:
         note.startswith("Not exact after an out-of-memory error: it calls Python")
         for note in seen["calls Python"]["run"]["notes"]
     )
+
+
+def _twins() -> dict[str, Any]:
+    import keras
+    import numpy as np
+    from keras import layers, ops
+
+    import memfit
+
+    def contrastive(y: Any, distance: Any) -> Any:
+        return ops.mean(y * distance**2 + (1 - y) * ops.maximum(1.0 - distance, 0.0) ** 2)
+
+    keras.utils.set_random_seed(0)
+    pixels = keras.Input((16, 16, 1))
+    x = layers.Conv2D(24, 3, activation="tanh", padding="same")(pixels)
+    x = layers.Conv2D(24, 3, activation="tanh", padding="same")(x)
+    twin = keras.Model(pixels, layers.Dense(16)(layers.GlobalAveragePooling2D()(x)))
+    first, second = keras.Input((16, 16, 1)), keras.Input((16, 16, 1))
+    apart = ops.sum((twin(first) - twin(second)) ** 2, axis=1, keepdims=True)
+    model = keras.Model([first, second], ops.sqrt(ops.maximum(apart, 1e-7)))
+    model.compile("sgd", contrastive)
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, (16, 1)).astype("float32")
+    x1 = random.random((16, 16, 16, 1)).astype("float32")
+    x2 = x1 + np.where(y[..., None, None], 0.05, 0.5) * random.normal(size=x1.shape)
+    data = {"x": [x1, x2.astype("float32")], "y": y, "batch_size": 16, "verbose": 0}
+    run = memfit.fit(model, **data, micro_batch_size=4).run
+    return {"size": run.micro_batch_size, "notes": run.notes}
+
+
+def test_gradients_that_rounding_alone_moves_far_are_split() -> None:
+    """Those of twins nearly cancel out: what is left has lost three of its seven digits."""
+    seen = run_limited(_twins, "2GiB")
+    assert seen["size"] == 4
+    assert not any("not split" in note for note in seen["notes"])

@@ -184,6 +184,8 @@ def _first_line(error: Exception) -> str:
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 _COARSE = 3e-2  # half precision
 _EXACT = 1e-12
+_TIMES_ROUNDING = 8.0  # one nudge is a sample of what rounding does
+_MOST_ROUNDING = 3e-3  # of a gradient: what moves further by a last bit was not moved by rounding
 _NOISE = 1e-2  # of the largest gradient: some are zero but for rounding, such as that of attention's key bias
 
 _IN_WORDS: dict[Kind, str] = {
@@ -200,6 +202,7 @@ class SplitTrial:
     def __init__(self, computation: Computation, batch: Batch, *, rows: int) -> None:
         cut = max(1, rows * 3 // 8)  # parts of different sizes
         self._computation = computation
+        self._neutral = np.ones(1 + computation.output_count)
         self._parts = [batch.part(0, rows), batch.part(0, cut), batch.part(cut, rows)]
         self._shares = (cut / rows, (rows - cut) / rows)
         self._coarse = _computes_in_half_precision(computation.model)
@@ -226,10 +229,13 @@ class SplitTrial:
             step, results = self._run(weighing)
             kinds = self._kinds(results)
         added = {place: kinds[place] for place in _added(step) if place in kinds}
+        gradients = self._kind_of_gradients(results)
+        if gradients == "neither":  # or so ill-conditioned that rounding alone moves them as far
+            gradients = self._kind_of_gradients(results, rounding=self._rounding(step, results[0]))
         found = replace(
             weighing,
             observed={place: kind for place, kind in kinds.items() if kind != "neither"},
-            gradients=self._kind_of_gradients(results) or "sum",
+            gradients=gradients or "sum",
             outputs=self._kinds_of_outputs(results),
         )
         for place, kind in kinds.items():
@@ -242,13 +248,12 @@ class SplitTrial:
         step = StagedStep(self._computation, weighing)
         step.quiet = True
         step.jit_compile = False
-        neutral = np.ones(1 + self._computation.output_count)
-        vectors = [neutral, neutral, neutral]
+        vectors = [self._neutral] * len(self._parts)
         results: list[Computed] = []
         for _ in range(2):  # first to measure the parts, then with their shares
             results = self._run_all(step, vectors)
             measured = [np.asarray(result.denominators) for result in results[1:]]
-            vectors = [neutral, *share_vectors(measured)]
+            vectors = [self._neutral, *share_vectors(measured)]
         return step, results
 
     def _run_all(self, step: StagedStep, vectors: list[Vector]) -> list[Computed]:
@@ -266,20 +271,33 @@ class SplitTrial:
             results.append(computed)
         return results
 
+    def _rounding(self, step: StagedStep, whole: Computed) -> dict[str, float]:
+        """The distance that each gradient of the whole moves when its inputs move by their last bit."""
+        whole_part, random = self._parts[0], np.random.default_rng(0)
+        parts = whole_part if isinstance(whole_part, tuple) else (whole_part,)
+        inputs = keras.tree.map_structure(lambda leaf: _nudged(leaf, random), parts[0])
+        structure, leaves = flatten((inputs, *parts[1:]) if parts is whole_part else inputs)
+        nudged = step.run_alone(structure, leaves, as_tensor(self._neutral), step.start_values(whole_part))
+        before, after = _dense_gradients(whole), _dense_gradients(nudged)
+        pairs = {name: _same_rows(before[name], after[name]) for name in before}
+        return {name: float(np.max(np.abs(a - b), initial=0.0)) for name, (a, b) in pairs.items()}
+
     def _kinds(self, results: list[Computed]) -> dict[int, Kind]:
         """The kind of each observed number, mean or sum or neither; left out where both ways would do."""
         columns = zip(*(result.observed for result in results), strict=True)
         kinds = {place: self._kind_of(*map(np.asarray, column)) for place, column in enumerate(columns)}
         return {place: kind for place, kind in kinds.items() if kind is not None}
 
-    def _kind_of(self, whole: Any, first: Any, second: Any, *, noise: float = 0.0) -> Kind | None:
-        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second, noise=noise)
-        total = self._close(whole, first + second, noise=noise)
+    def _kind_of(self, whole: Any, first: Any, second: Any, **errors: float) -> Kind | None:
+        mean = self._close(whole, self._shares[0] * first + self._shares[1] * second, **errors)
+        total = self._close(whole, first + second, **errors)
         if mean and total:
             return None
         return "mean" if mean else "sum" if total else "neither"
 
-    def _kind_of_gradients(self, results: list[Computed]) -> Kind | None:
+    def _kind_of_gradients(
+        self, results: list[Computed], rounding: dict[str, float] | None = None
+    ) -> Kind | None:
         """The kind of the gradients, mean or sum or neither; None where there are none."""
         whole, first, second = (_dense_gradients(result) for result in results)
         if not whole:
@@ -287,7 +305,11 @@ class SplitTrial:
         largest = max(float(np.max(np.abs(gradient), initial=0.0)) for gradient in whole.values())
         self._is_next_to_nothing = not _NEXT_TO_NOTHING < largest < np.inf
         kinds = {
-            self._kind_of(*_same_rows(whole[name], first[name], second[name]), noise=_NOISE * largest)
+            self._kind_of(
+                *_same_rows(whole[name], first[name], second[name]),
+                noise=_NOISE * largest,
+                rounding=(rounding or {}).get(name, 0.0),
+            )
             for name in sorted(whole)
         }
         kinds -= {None}  # zero in all parts
@@ -310,15 +332,19 @@ class SplitTrial:
             return "neither"
         return "last" if self._close(whole, second) else self._kind_of(whole, first, second) or "mean"
 
-    def _close(self, whole: Any, together: Any, *, noise: float = 0.0) -> bool:
-        """Whether two arrays are the same but for rounding, in numbers of at least the size of `noise`."""
+    def _close(self, whole: Any, together: Any, *, noise: float = 0.0, rounding: float = 0.0) -> bool:
+        """Whether two arrays are the same but for rounding, in numbers of at least the size of `noise`.
+
+        `rounding` is the distance that rounding was seen to make.
+        """
         if whole.shape != together.shape or not np.all(np.isfinite(together.astype(np.float64))):
             return False
         finest = _EXACT if whole.dtype.kind in "iub" else _TOLERANCES.get(str(whole.dtype), _COARSE)
         tolerance = max(finest, _COARSE) if self._coarse else finest
         scale = max(noise, float(np.max(np.abs(whole.astype(np.float64)), initial=0.0)))
         distance = np.abs(whole.astype(np.float64) - together.astype(np.float64))
-        return bool(np.max(distance, initial=0.0) <= tolerance * scale)
+        seen = min(_TIMES_ROUNDING * rounding, _MOST_ROUNDING * scale)
+        return bool(np.max(distance, initial=0.0) <= max(tolerance * scale, seen))
 
     def _why_not(self, found: Weighing, added: dict[int, Kind]) -> str | None:
         if found.weighs_losses and "neither" in added.values():
@@ -341,6 +367,15 @@ def _added(step: StagedStep) -> list[int]:
 def _computes_in_half_precision(model: Any) -> bool:
     layers = [] if model is None else all_layers(model)
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
+
+
+def _nudged(leaf: Any, random: np.random.Generator) -> Any:
+    """An input with the last bit of each number moved; what is no array of such numbers is left alone."""
+    array = np.asarray(leaf) if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else None
+    if array is None or array.dtype.kind != "f":
+        return leaf
+    signs = random.choice(np.array([-1, 1], array.dtype), array.shape)
+    return array + array * signs * np.finfo(array.dtype).eps
 
 
 def _dense_gradients(computed: Computed) -> dict[str, Any]:

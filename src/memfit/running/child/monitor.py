@@ -100,25 +100,36 @@ class StepReadings:
 
     def note(self, model: Any, protection: Any, *, epoch: int, batch: int, step: int) -> None:
         """A step is over, and the next one comes."""
-        if protection is not None:
-            self._note_ooms(protection)
+        self._note_ooms(protection)
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _SECONDS_BETWEEN_READINGS
-            size = None if protection is None else protection.notes.micro_batch_size
-            event = StepEvent(
-                self._training,
-                epoch=epoch,
-                batch=batch,
-                step=step,
-                loss=_loss(model),
-                micro_batch_size=size,
-                device=device_reading(),
-                host=host_reading(),
-            )
-            self._journal.write(event)
+            self._write(protection, _loss(model), epoch=epoch, batch=batch, step=step)
+
+    def end(self, history: Any, protection: Any, *, epoch: int, batch: int, step: int) -> None:
+        """The last step is over; its line is written in any case."""
+        self._note_ooms(protection)
+        losses = getattr(history, "history", {}).get("loss") or [None]
+        loss = None if losses[-1] is None else float(losses[-1])
+        self._write(protection, loss, epoch=epoch, batch=batch, step=step)
+
+    def _write(self, protection: Any, loss: float | None, *, epoch: int, batch: int, step: int) -> None:
+        size = None if protection is None else protection.notes.micro_batch_size
+        event = StepEvent(
+            self._training,
+            epoch=epoch,
+            batch=batch,
+            step=step,
+            loss=loss,
+            micro_batch_size=size,
+            device=device_reading(),
+            host=host_reading(),
+        )
+        self._journal.write(event)
 
     def _note_ooms(self, protection: Any) -> None:
+        if protection is None:
+            return
         if protection is not self._protection:  # each call of `train_on_batch` has its own
             self._protection, self._ooms = protection, 0
         for oom in protection.notes.ooms[self._ooms :]:

@@ -81,7 +81,7 @@ class Training:
             metrics_where_no_step_ran(self._model),
         ):
             history = train(given, levers)
-        self._finish()
+        self._finish(history)
         return history
 
     def _note(self, event: events.Event) -> None:
@@ -191,11 +191,14 @@ class Training:
         )
         return progress, arrays
 
-    def _finish(self) -> None:
+    def _finish(self, history: Any) -> None:
         """Keep what it came to."""
         self._count()
-        variables = Variables(self._model)
-        progress, arrays = self._progress(self._data.end(), variables)
+        variables, position = Variables(self._model), self._data.end()
+        epoch = max(0, position.epochs - (position.batches == 0))
+        where = {"epoch": epoch, "batch": position.batches, "step": self._steps}
+        self._readings.end(history, self._protection, **where)
+        progress, arrays = self._progress(position, variables)
         self._context.writer.put_end(self._number, vars(progress), arrays, variables)
         self._note(events.TrainingEndEvent(self._number, self._steps))
 

@@ -91,6 +91,7 @@ def _tried(computation: Computation, batch: Batch, step: StagedStep) -> Splittab
         return Splittability(computation, reason, _notes_on_whole(reason), step)
     if weighing != step.weighing:
         step = StagedStep(computation, weighing, settled_size=step.settled_size)
+    step.once |= trial.once
     notes = trial.notes if reason is None else _notes_on_whole(reason)
     return Splittability(computation, reason, notes, step, undecided=reason == _NOTHING_TO_TELL)
 
@@ -208,6 +209,7 @@ class SplitTrial:
         self._coarse = _computes_in_half_precision(computation.model)
         self._is_next_to_nothing = False
         self.notes: list[str] = []
+        self.once: set[int] = set()
 
     def weigh(self) -> tuple[Weighing, str | None]:
         """The weighing by which values add up over parts, and the reason if they do not."""
@@ -254,6 +256,7 @@ class SplitTrial:
             results = self._run_all(step, vectors)
             measured = [np.asarray(result.denominators) for result in results[1:]]
             vectors = [self._neutral, *share_vectors(measured)]
+        self.once |= step.once
         return step, results
 
     def _run_all(self, step: StagedStep, vectors: list[Vector]) -> list[Computed]:
@@ -267,6 +270,7 @@ class SplitTrial:
             computed = step.run_alone(structure, leaves, as_tensor(vector), values)
             # Metrics go on from part to part; seeds do not, so that all parts draw the same.
             moved = {int(place): value for place, value in computed.moved.items() if value.dtype.is_floating}
+            moved = {place: value for place, value in moved.items() if place not in step.once}
             values = [moved.get(place, value) for place, value in enumerate(values)]
             results.append(computed)
         return results

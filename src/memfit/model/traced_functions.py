@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -73,6 +73,19 @@ def is_in_graph(tensor: Any, graph: Any) -> bool:
         return True
     tensor = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
     return tf.is_tensor(tensor) and getattr(tensor, "graph", None) is graph
+
+
+def depends_on(tensor: Any, sources: Iterable[Any]) -> bool:
+    """Whether the value of a tensor follows from any of these tensors of its graph."""
+    wanted, pending, seen = {id(source) for source in sources}, [tensor], set[int]()
+    while pending:
+        one = pending.pop()
+        if id(one) in wanted:
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            pending.extend(one.op.inputs)
+    return False
 
 
 def written_variables(concrete: Any) -> list[Any]:

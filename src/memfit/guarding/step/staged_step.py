@@ -29,7 +29,7 @@ from memfit.guarding.step.loss_weights import (
 from memfit.guarding.step.rollback import size_of
 from memfit.guarding.step.room import need_of, room_checked
 from memfit.machine.limits import free_bytes
-from memfit.model.traced_functions import Graph, foreign_state
+from memfit.model.traced_functions import Graph, depends_on, foreign_state
 from memfit.private.keras.losses_and_metrics import quiet
 from memfit.private.tensorflow.variables import backing_variable
 
@@ -63,6 +63,8 @@ class TracedStep:
             self.concrete = self._compute.concrete
         self.need = need_of(self.concrete, jit_compile=step.jit_compile)
         self.written = {int(place) for place in self.concrete.structured_outputs.moved}
+        if not self.knows_size:  # else what follows from the number of samples looks the same
+            step.once |= self._moved_once(len(staged))
         self.reached = list(self.concrete.structured_outputs.gradients)
         signature = [specs, vector]
         self._first = Graph(lambda *inputs: self._take(*inputs, first=True), signature)
@@ -92,10 +94,24 @@ class TracedStep:
 
     def _take(self, leaves: list[Any], vector: Any, *, first: bool) -> Computed:
         stage = self._step.stage
-        values = stage.real_values() if first else stage.staged_values(self.written)
+        values = stage.real_values() if first else stage.staged_values(self.written - self._step.once)
         computed = self.compute(leaves, vector, values)
         self._step.take(computed, first=first)
         return computed._replace(moved={}, gradients={})
+
+    def _moved_once(self, count: int) -> set[int]:
+        """The places of the state that moves alike whatever the samples are, as counters of steps do."""
+        moved = {int(place): value for place, value in self.concrete.structured_outputs.moved.items()}
+        arguments = self.concrete.inputs[: len(self.concrete.inputs) - len(self.concrete.captured_inputs)]
+        data, values = arguments[: len(arguments) - count], arguments[len(arguments) - count :]
+        own = self._step.own_state()
+        once = {place for place in moved if id(self._step.stage.variables[place]) in own}
+        while True:
+            others = [values[place] for place in moved if place not in once]
+            kept = {place for place in once if not depends_on(moved[place], [*data, *others])}
+            if kept == once:
+                return once
+            once = kept
 
     def measure(self, leaves: list[Any], vector: Any) -> Any:
         """Only what shares are measured by; TensorFlow leaves out what that does not need."""
@@ -144,6 +160,7 @@ class StagedStep(MayUseXLA):
         self.hindrances: list[str] = []  # against splitting
         self.unstaged: list[str] = []  # against running it on a stage at all
         self.stage = ShadowState(distinct(computation.may_move()))
+        self.once: set[int] = set()  # places on the stage that move once for a batch, however it is split
         self.optimizer: Any = None
         self._commit: Commit | None = None
         self._traces: dict[str, list[TracedStep]] = {}
@@ -196,7 +213,7 @@ class StagedStep(MayUseXLA):
     def _run_part(self, part: Structure, vector: Vector, *, first: bool, is_all: bool) -> Computed:
         structure, leaves = flatten(part)
         if self.computation.eager:
-            values = self.stage.staged_values(self.stage.written)
+            values = self.stage.staged_values(self.stage.written - self.once)
             computed = self.compute(structure, leaves, as_tensor(vector), values)
             self.take(computed, first=first)
             reached, written = list(computed.gradients), set(map(int, computed.moved))
@@ -218,6 +235,11 @@ class StagedStep(MayUseXLA):
     def gradient_bytes(self) -> int:
         """The bytes of the gradients of all that is trained, as far as it has been traced."""
         return sum(size_of(backing_variable(variable)) for variable in self.accumulators.variables)
+
+    def own_state(self) -> set[int]:
+        """The identities of what the model keeps besides trained weights, metrics and seeds."""
+        model = self.computation.model
+        return set() if model is None else set(map(id, model.non_trainable_weights))
 
     # Phase two.
 

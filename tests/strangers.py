@@ -52,7 +52,7 @@ STRANGERS = {
     "autoencoder_train_on_batch": Stranger("110MiB", "bs = 256", "bs = 16"),
     "transformer_text": Stranger("80MiB", "batch_size=128", "batch_size=16", not_same="Dropout and no seed"),
     "triplet_embedding": Stranger("140MiB", "BATCH = 64", "BATCH = 8"),
-    "churn_pandas": Stranger("60MiB", "batch_size=4096", "batch_size=512"),
+    "churn_pandas": Stranger("60MiB", "epochs=3, batch_size=4096", "epochs=3, batch_size=512"),
     "kfold_gridsearch": Stranger("90MiB", "BATCH = 288", "BATCH = 16"),
     "char_rnn": Stranger("28MiB", "batch_size=256", "batch_size=32"),
     "subclassed_attention": Stranger("20MiB", "default=128", "default=16"),

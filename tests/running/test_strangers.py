@@ -27,7 +27,10 @@ def _plainly(folder: str, script: str, arguments: list[str]) -> None:
     output = os.open("output", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     sys.argv = [str(Path(folder) / script), *arguments]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        assert not end.code
     sys.stdout.flush()
 
 

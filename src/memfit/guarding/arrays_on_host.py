@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.machine import first_device, limit_in_force
+from memfit.private.tensorflow.datasets import as_it_is
 from memfit.private.tensorflow.eager_tensors import EagerTensor, bytes_of, hand_over
 
 _SHARE = 32  # of the limit: smaller arrays are left alone
@@ -37,7 +38,7 @@ def _reading_from_host(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(tensors: Any, name: str | None = None) -> Any:
         dataset = original(tensors, name=name)
         shares = tf.executing_eagerly() and _shares_the_pool()
-        return dataset.with_options(_as_it_is()) if shares and _holds_much(tensors) else dataset
+        return as_it_is(dataset) if shares and _holds_much(tensors) else dataset
 
     return make
 
@@ -93,11 +94,3 @@ def reads_from_host(dataset: Any) -> bool:
         options.experimental_optimization.apply_default_optimizations is False
         and options.autotune.enabled is False
     )
-
-
-def _as_it_is() -> Any:
-    """Options for a pipeline that TensorFlow does not rewrite: that would copy what it reads from."""
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False
-    return options

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.guarding.step.batches import Batch, as_tensor
+from memfit.guarding.step.batches import Batch, as_tensor, nudged_by_a_bit
 from memfit.guarding.step.computation import Computation, ModelStep
 from memfit.guarding.step.loss_weights import Kind, Vector, Weighing, share_vectors
 from memfit.guarding.step.rollback import optimizers_kept_whole
@@ -277,11 +277,9 @@ class SplitTrial:
 
     def _rounding(self, step: StagedStep, whole: Computed) -> dict[str, float]:
         """The distance that each gradient of the whole moves when its inputs move by their last bit."""
-        whole_part, random = self._parts[0], np.random.default_rng(0)
-        parts = whole_part if isinstance(whole_part, tuple) else (whole_part,)
-        inputs = keras.tree.map_structure(lambda leaf: _nudged(leaf, random), parts[0])
-        structure, leaves = flatten((inputs, *parts[1:]) if parts is whole_part else inputs)
-        nudged = step.run_alone(structure, leaves, as_tensor(self._neutral), step.start_values(whole_part))
+        structure, leaves = flatten(nudged_by_a_bit(self._parts[0]))
+        start = step.start_values(self._parts[0])
+        nudged = step.run_alone(structure, leaves, as_tensor(self._neutral), start)
         before, after = _dense_gradients(whole), _dense_gradients(nudged)
         pairs = {name: _same_rows(before[name], after[name]) for name in before}
         return {name: float(np.max(np.abs(a - b), initial=0.0)) for name, (a, b) in pairs.items()}
@@ -371,15 +369,6 @@ def _added(step: StagedStep) -> list[int]:
 def _computes_in_half_precision(model: Any) -> bool:
     layers = [] if model is None else all_layers(model)
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
-
-
-def _nudged(leaf: Any, random: np.random.Generator) -> Any:
-    """An input with the last bit of each number moved; what is no array of such numbers is left alone."""
-    array = np.asarray(leaf) if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else None
-    if array is None or array.dtype.kind != "f":
-        return leaf
-    signs = random.choice(np.array([-1, 1], array.dtype), array.shape)
-    return array + array * signs * np.finfo(array.dtype).eps
 
 
 def _dense_gradients(computed: Computed) -> dict[str, Any]:

@@ -229,7 +229,7 @@ class Start:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is to say where no plan was made."""
+        """The note that no plan was made, and how training starts instead."""
         size, how = self.micro_batch_size, "The guard alone sees to it"
         if size is not None:
             how = f"Training starts with micro-batches of {size}, which may fit"

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from memfit.private.tensorflow.datasets import (
     as_element,
+    as_it_is,
     as_tensors,
     functions_of,
     graphs_in,
@@ -202,11 +203,11 @@ def _first_ones(dataset: Any) -> list[Flat]:
     spec, tensors = dataset.element_spec, tensors_of(dataset)
     count = int(dataset.cardinality())
     if count <= MOST or not _is_source(dataset, among=_INDEXED):
-        return [as_tensors(spec, element) for element in dataset.take(MOST)]
+        return [as_tensors(spec, element) for element in as_it_is(dataset.take(MOST))]
     places = [count * part // MOST for part in range(1, MOST)] + [count - 1]
     if tensors:
         return [[tensor[place] for tensor in tensors] for place in places]
-    return [as_tensors(spec, one) for place in places for one in dataset.skip(place).take(1)]
+    return [as_tensors(spec, one) for place in places for one in as_it_is(dataset.skip(place).take(1))]
 
 
 def _is_source(dataset: Any, among: frozenset[str] = _SOURCES) -> bool:

@@ -200,6 +200,22 @@ def aligned_take(array: Array, indices: Array, dtype: Any) -> Array:
     return rows
 
 
+def nudged_by_a_bit(data: Structure) -> Structure:
+    """The data of a batch with the last bit of each number of its inputs moved, up or down."""
+    random = np.random.default_rng(0)
+    x, *others = data if isinstance(data, tuple) else (data,)
+    x = keras.tree.map_structure(lambda leaf: _nudged(leaf, random), x)
+    return (x, *others) if isinstance(data, tuple) else x
+
+
+def _nudged(leaf: Any, random: np.random.Generator) -> Any:
+    array = np.asarray(leaf) if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else None
+    if array is None or array.dtype.kind != "f":
+        return leaf
+    signs = random.choice(np.array([-1, 1], array.dtype), array.shape)
+    return array + array * signs * np.finfo(array.dtype).eps
+
+
 def as_tensor(value: Any) -> Any:
     """A tensor that uses the memory of an array; what is no array is converted as usual.
 

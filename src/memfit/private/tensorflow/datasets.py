@@ -144,3 +144,11 @@ def as_element(spec: Any, tensors: list[Any]) -> Any:
     from tensorflow.python.data.util import structure
 
     return structure.from_tensor_list(spec, tensors)
+
+
+def as_it_is(dataset: Any) -> Any:
+    """The same elements, from a pipeline that TensorFlow does not rewrite: that would copy its arrays."""
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -62,7 +62,7 @@ STRANGERS = {
     ),
     "big_pipeline": Stranger("130MiB", "BATCH_SIZE = 128", "BATCH_SIZE = 16"),
     "workers_mp": Stranger("110MiB", "BATCH_SIZE = 512", "BATCH_SIZE = 64"),
-    "eager_debug": Stranger("90MiB", "batch_size=128", "batch_size=16"),
+    "eager_debug": Stranger("90MiB", "batch_size=128, epochs", "batch_size=16, epochs"),
     "datagen_old_school": Stranger("110MiB", "batch_size = 96", "batch_size = 12"),
     "vae_add_loss": Stranger("110MiB", "B = 256", "B = 32"),
     "trainer_oop": Stranger("110MiB", "batch_size: int = 32", "batch_size: int = 4"),

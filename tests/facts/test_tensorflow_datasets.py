@@ -26,6 +26,7 @@ def _use_them() -> dict[str, Any]:
         input_datasets,
         is_stateful,
         kind_of,
+        runs_python,
         settings_of,
         settings_of_operation,
         specs_of_operation,
@@ -46,6 +47,10 @@ def _use_them() -> dict[str, Any]:
     seen: dict[str, Any] = {}
     seen["kinds"] = kinds(numbers.shuffle(7).batch(4).cache().prefetch(2).with_options(tf.data.Options()))
     seen["zip"] = kinds(tf.data.Dataset.zip(numbers, numbers.map(lambda x: x + 1)))
+    spec = tf.TensorSpec((), tf.int64)
+    drawn = tf.data.Dataset.from_generator(lambda: iter([1, 2]), output_signature=spec).shuffle(2).batch(2)
+    by_numpy = numbers.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)).prefetch(1)
+    seen["runs python"] = [runs_python(one) for one in (drawn, by_numpy, numbers.map(lambda x: x).batch(2))]
     old = tf.compat.v1.data.Dataset.range(5).shuffle(3)
     seen["unwrapped"] = kinds(unwrapped(old))
     seen["settings"] = [
@@ -159,6 +164,11 @@ def test_pipelines_inside_functions_are_read(seen: Any) -> None:
 def test_functions_with_side_effects_are_known(seen: Any) -> None:
     """`op_def.is_stateful`: without it, making an element by hand could have side effects."""
     assert seen["stateful"] == [True, False]
+
+
+def test_pipelines_that_run_python_are_known(seen: Any) -> None:
+    """`function`, `_functions`: without them a generator's draws would be put back while it goes on."""
+    assert seen["runs python"] == [True, True, False]
 
 
 def test_elements_are_made_by_hand(seen: Any) -> None:

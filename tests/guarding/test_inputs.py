@@ -142,6 +142,45 @@ def test_layers_that_draw_while_they_are_traced_draw_as_in_plain_keras(layer: st
     assert ours == pytest.approx(plain, rel=1e-6)
 
 
+def _drawn_by_data(kind: str) -> list[list[float]]:
+    import time
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import memfit
+
+    class Rows(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> Any:
+            return np.random.rand(8, 4), np.random.rand(8, 1)  # noqa: NPY002 - as people draw
+
+    def loss(y: Any, predicted: Any) -> Any:
+        if not tf.executing_eagerly():
+            time.sleep(0.3)  # while it is traced, the thread that reads data goes on drawing
+        return keras.ops.mean((y - predicted) ** 2, axis=-1)
+
+    def losses(fit: Any) -> list[float]:
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss, jit_compile=False)
+        rows = Rows()
+        data = (rows[place] for place in range(12)) if kind == "generator" else rows
+        history: list[float] = fit(model, data, shuffle=False, verbose=0).history["loss"]
+        return history
+
+    return [losses(keras.Model.fit), losses(memfit.fit)]
+
+
+@pytest.mark.parametrize("kind", ["generator", "dataset"])
+def test_data_that_draws_in_a_thread_draws_as_in_plain_keras(kind: str) -> None:
+    plain, ours = run_limited(_drawn_by_data, None, kind=kind)
+    assert ours == pytest.approx(plain, rel=1e-6)
+
+
 def _mixed_and_flat() -> dict[str, Any]:
     import keras
     import numpy as np

@@ -30,7 +30,8 @@ def _plainly(folder: str, script: str, arguments: list[str]) -> None:
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
-        assert not end.code
+        if end.code:
+            raise
     sys.stdout.flush()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -25,8 +25,8 @@ from memfit.guarding.step.rollback import optimizers_kept_whole
 from memfit.levers.rematerialised import REMAT
 from memfit.machine import is_oom
 from memfit.machine.limits import SPARE_PIECE
-from memfit.model.snapshots import TracedDraws
-from memfit.model.training_data import is_keras_own, is_left_out
+from memfit.model.snapshots import TracedDraws, data_draws_meanwhile
+from memfit.model.training_data import is_keras_own, is_left_out, is_made_by_python
 from memfit.private.keras.layers import all_layers
 from memfit.private.keras.losses_and_metrics import output_trackers
 from memfit.private.keras.trainer import (
@@ -57,7 +57,7 @@ def fit_guarded(request: FitRequest) -> Any:
     if is_keras_own(model, "fit"):
         arguments = protection.hosts.take("fit", arguments, validation=is_keras_own(model, "evaluate"))
     try:
-        with protection.attached(keep_steps=True):
+        with protection.attached(keep_steps=True), _reading(model, arguments):
             history = model.fit(**arguments)
     finally:
         if protection.notes.plan is not None:
@@ -65,6 +65,12 @@ def fit_guarded(request: FitRequest) -> Any:
         request.at_end(protection.run)
     history.run = protection.run
     return history
+
+
+def _reading(model: Any, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+    """A context in which a model is given its data, for a call of `fit`, `evaluate` or `predict`."""
+    made = any(is_made_by_python(arguments.get(name)) for name in ("x", "validation_data"))
+    return data_draws_meanwhile(model) if made else nullcontext()
 
 
 # Under this name a model keeps its traced steps from one `memfit.fit` to the next, as Keras keeps its own.
@@ -180,7 +186,8 @@ class Protection:
             bound = signature.bind(self.model, *arguments, **options).arguments
             bound.pop("self")
             validation = is_keras_own(self.model, "evaluate") or "evaluate" in vars(self.model)
-            return method(**self.hosts.take(name, bound, validation=validation))
+            with _reading(self.model, bound):
+                return method(**self.hosts.take(name, bound, validation=validation))
 
         return call
 

@@ -92,7 +92,7 @@ class TracedDraws:
     @contextmanager
     def repeated(self) -> Iterator[None]:
         """Let a trace draw the same again; what runs eagerly draws on, as it does in plain Keras."""
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() or _DrawnMeanwhile.by_data:
             yield
         elif self._before is not None:
             with draws_put_back():
@@ -113,6 +113,27 @@ class TracedDraws:
         return made
 
 
+class _DrawnMeanwhile:
+    """Whose draws may not be put back, since a thread that reads data goes on drawing meanwhile."""
+
+    by_data = False
+    builds = False  # a model draws the seeds of its weights from Python when it is built
+
+
+@contextmanager
+def data_draws_meanwhile(model: Any) -> Iterator[None]:
+    """While data is read by Python code in a thread, the numbers that it draws are not drawn again.
+
+    What tracing draws is drawn on then, which only few layers do.
+    """
+    before = (_DrawnMeanwhile.by_data, _DrawnMeanwhile.builds)
+    _DrawnMeanwhile.by_data, _DrawnMeanwhile.builds = True, not getattr(model, "built", False)
+    try:
+        yield
+    finally:
+        _DrawnMeanwhile.by_data, _DrawnMeanwhile.builds = before
+
+
 @contextmanager
 def draws_put_back() -> Iterator[None]:
     """Let what is drawn from Python and NumPy in between be drawn again."""
@@ -120,7 +141,10 @@ def draws_put_back() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_draws(before)
+        if not _DrawnMeanwhile.by_data:
+            _set_draws(before)
+        elif _DrawnMeanwhile.builds:
+            random.setstate(before[0])
 
 
 _Draws = tuple[Any, Any]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from memfit.core.errors import CannotEstimate
 from memfit.private.keras.layers import all_layers, built_shapes, comes_from_keras, functional_of
 from memfit.private.keras.losses_and_metrics import output_losses
-from memfit.private.tensorflow.datasets import batch_size_of
+from memfit.private.tensorflow.datasets import batch_size_of, runs_python, unwrapped
 
 Specs = Any  # a structure of TensorSpecs
 
@@ -191,6 +191,13 @@ def _first(batch: Any, count: int) -> Any:
 def takes_batch_size(x: Any) -> bool:
     """Whether Keras makes batches of this itself: arrays, not batches already."""
     return x is not None and can_stay_on_host((as_arrays(x), None, None))
+
+
+def is_made_by_python(x: Any) -> bool:
+    """Whether Python code makes the batches while training runs, as that of a generator does, in a thread."""
+    if isinstance(x, tf.data.Dataset):
+        return runs_python(unwrapped(x))
+    return isinstance(x, keras.utils.PyDataset) or hasattr(x, "__next__")
 
 
 def as_arrays(data: Any) -> Any:

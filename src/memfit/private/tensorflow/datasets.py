@@ -127,6 +127,16 @@ def _is_kept(function: Any) -> bool:
     return getattr(function, "_cached_graph", None) is not None
 
 
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+def runs_python(dataset: Any) -> bool:
+    """Whether a pipeline calls functions of Python, such as a generator, as far as it can be looked at."""
+    graphs = (graph for function in functions_of(dataset) for graph in graphs_in(function.graph))
+    own = any(one.type in _PYTHON for graph in graphs for one in graph.get_operations())
+    return own or any(map(runs_python, input_datasets(dataset)))
+
+
 def is_stateful(operation: Any) -> bool:
     """Whether an operation does more than to compute its outputs."""
     return bool(operation.op_def.is_stateful)

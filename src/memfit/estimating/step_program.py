@@ -33,6 +33,7 @@ from memfit.model.training_data import (
     leaves_of,
     prediction_specs,
     training_specs,
+    why_batch_is_fixed,
 )
 from memfit.private.keras.layers import CalledLayers, called_layers
 from memfit.private.keras.trainer import build_everything, optimizer_variables, optimizers_of, with_inner
@@ -119,18 +120,19 @@ class StepProgram:
     parts: PhasedTrace | None = None
     micro_batch_size: int = 0
     probes: bool | None = None  # None: where it matters
+    one_size: str | None = None  # why it runs on batches of one size, so that a few samples cannot be probed
     _probes: dict[bool, Probe] = field(default_factory=dict)  # of batches that are split, and of others
     _prober: Prober = field(default_factory=Prober)
 
     def with_onednn(self, onednn: bool) -> StepProgram:
         """The same trace of a step that is not split, read as if TensorFlow ran with oneDNN, or without."""
         whole = self.whole.with_kernels_of("oneDNN" if onednn else "TensorFlow")
-        return StepProgram(whole, probes=self.probes, _prober=Prober(onednn))
+        return replace(self, whole=whole, parts=None, micro_batch_size=0, _probes={}, _prober=Prober(onednn))
 
     def begin(self) -> None:
         """Trace the step; what takes a while and can be done by others is done meanwhile."""
         self.whole.begin()
-        if self.probes is not False and self.whole.has_unknown_kernels:
+        if self.probes is not False and self.one_size is None and self.whole.has_unknown_kernels:
             self._prober.begin()
 
     def at(self, batch_size: int) -> Program:
@@ -146,8 +148,9 @@ class StepProgram:
         if not wanted:
             self._prober.end()
             return program, False
-        if program.method == "xla":
-            note = "nothing was probed: XLA itself has laid out the memory"
+        why_not = "XLA itself has laid out the memory" if program.method == "xla" else self.one_size
+        if why_not is not None:
+            note = f"nothing was probed: {why_not}"
             return replace(program, left_out=(*program.left_out, note)), False
         is_split = parts is not None
         if is_split not in self._probes:
@@ -173,10 +176,11 @@ def step_program(
             f"micro-batches are for training, not for {call}", suggestion="leave micro_batch_size out"
         )
     whole = step_of(target, data, call=call) if loop is None else _loop(loop, data)
+    one_size = None if loop is not None else why_batch_is_fixed(target)
     if micro_batch_size is None:
-        return StepProgram(whole, probes=probes)
+        return StepProgram(whole, probes=probes, one_size=one_size)
     parts = _model_in_parts(target, data) if loop is None else _loop_in_parts(loop, data)
-    return StepProgram(whole, parts, micro_batch_size, probes)
+    return StepProgram(whole, parts, micro_batch_size, probes, one_size)
 
 
 def _model_in_parts(model: Any, data: Any) -> PhasedTrace:

@@ -120,16 +120,21 @@ class _Finding:
                 jit_compile=True,
                 relative_time=1.0,
             )
-        smaller = foresight.at(max(1, self._request.batch_size // _SMALLER))
-        sizes = ResizableProgram(smaller, whole)
         layers, cuts = self._layers if self._may("remat") else (None, ())
         return Base(
-            sizes.at if sizes.are_alike else foresight.at,
+            self._at_any_size(foresight, whole),
             layers,
             cuts,
             may_split=self._may("micro_batch"),
             precision=self._policy,
         )
+
+    def _at_any_size(self, foresight: StepProgram, whole: Program) -> Callable[[int], Program]:
+        """The Programs of a step by batch size: from two of them where they are alike, which takes no reading."""
+        if foresight.one_size is not None:
+            return foresight.at
+        sizes = ResizableProgram(foresight.at(max(1, self._request.batch_size // _SMALLER)), whole)
+        return sizes.at if sizes.are_alike else foresight.at
 
     def why_not(self, whole: Program) -> Iterator[str]:
         """Levers that are allowed and cannot be pulled, each with its reason."""

@@ -115,20 +115,23 @@ def least_need(func_graph: Any) -> LeastNeed:
     """The least that a graph can do with."""
     backward: set[str] = set()  # the names of operations
     saved: dict[str, Any] = {}
-    most, in_loops = LeastNeed(0, 0), LeastNeed(0, 0)
+    most, in_loops, again = LeastNeed(0, 0), LeastNeed(0, 0), LeastNeed(0, 0)
     for operation in func_graph.get_operations():
         before = [tensor.op for tensor in operation.inputs] + operation.control_inputs
         if _BACKWARD in operation.name or any(one.name in backward for one in before):
             backward.add(operation.name)
         if operation.type in _SHAPES:
             continue
-        in_loops = in_loops.with_more(_kept_by_loop(operation))
+        if operation.name in backward:  # computed again, one after the other
+            again = max(again, _kept_by_loop(operation), key=_rough)
+        else:
+            in_loops = in_loops.with_more(_kept_by_loop(operation))
         sources = {source.name: source for source in map(_source, operation.inputs) if _is_made(source)}
         if operation.name in backward:
             saved |= {name: one for name, one in sources.items() if one.op.name not in backward}
         if operation.type not in _NOT_MADE | _ALIASES:
             most = max(most, _sum(sources.values()), key=_rough)
-    return replace(max(most, _sum(saved.values()), key=_rough), in_loops=in_loops)
+    return replace(max(most, _sum(saved.values()), key=_rough), in_loops=in_loops.with_more(again))
 
 
 def _kept_by_loop(operation: Any) -> LeastNeed:

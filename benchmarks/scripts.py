@@ -40,16 +40,16 @@ def measure(name: str, onednn: str) -> dict[str, Any]:
     """All four runs of one script in one world."""
     stranger, script = STRANGERS[name], (FOLDER / f"{name}.py").read_text()
     smaller = script.replace(stranger.large, stranger.small)
-    budget_bytes = parse_size(stranger.budget)
+    budget = stranger.budget_in(onednn)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         unlimited = run(place / "unlimited", script, stranger, onednn)
-        limited = run(place / "limited", script, stranger, onednn, limit_bytes=budget_bytes)
-        small = run(place / "small", smaller, stranger, onednn, limit_bytes=budget_bytes)
-        ours = run(place / "ours", script, stranger, onednn, by_memfit=True)
+        limited = run(place / "limited", script, stranger, onednn, limit=budget)
+        small = run(place / "small", smaller, stranger, onednn, limit=budget)
+        ours = run(place / "ours", script, stranger, onednn, budget=budget)
         report = json.loads((place / "ours" / "report.json").read_text())
     return {
-        "budget": stranger.budget,
+        "budget": budget,
         "plain": limited["end"],
         "plain_smaller_batch": small["end"],
         "memfit": ours["end"],
@@ -69,19 +69,17 @@ def run(
     stranger: Stranger,
     onednn: str,
     *,
-    limit_bytes: int | None = None,
-    by_memfit: bool = False,
+    limit: str | None = None,
+    budget: str | None = None,
 ) -> dict[str, Any]:
-    """Run a script to its end, whatever that is."""
+    """Run a script to its end, whatever that is: under a limit plainly, or in a budget by `memfit run`."""
     folder.mkdir()
     (folder / "train.py").write_text(script)
     environment = {**os.environ, **QUIET, "TF_ENABLE_ONEDNN_OPTS": onednn, "MEMFIT_HOME": str(folder)}
-    if limit_bytes is not None:
+    if limit is not None:
         environment["TF_CPU_ALLOCATOR_USE_BFC"] = "1"
-        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes >> 20)
-    ours = (
-        ["-m", "memfit", "run", "--budget", stranger.budget, "--report", "report.json"] if by_memfit else []
-    )
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(parse_size(limit) >> 20)
+    ours = ["-m", "memfit", "run", "--budget", budget, "--report", "report.json"] if budget else []
     began = time.perf_counter()
     try:
         done = subprocess.run(

@@ -156,7 +156,7 @@ def _drawn_by_data(kind: str) -> list[list[float]]:
             return 12
 
         def __getitem__(self, index: int) -> Any:
-            return np.random.rand(8, 4), np.random.rand(8, 1)  # noqa: NPY002 - as people draw
+            return np.random.rand(8, 4), np.random.rand(8, 1)
 
     def loss(y: Any, predicted: Any) -> Any:
         if not tf.executing_eagerly():

@@ -29,10 +29,11 @@ from memfit.levers.rematerialised import REMAT
 from memfit.model.training_data import training_specs, why_not_split
 from memfit.planning.search.fastest import SHARES, Base
 from memfit.planning.search.low_precision import in_low_precision
-from memfit.planning.search.micro_batches import ResizableProgram
+from memfit.planning.search.micro_batches import ResizableProgram, regions_of
 from memfit.private.keras.layers import functional_of
 from memfit.rematerialising.rematerialise import apply_cuts, graph_of_sublayers, one_call_keeps_most
 
+_OTHER_OPTIMIZERS = "the optimizer that the model was compiled with does not make the update"
 _SMALLER = 4  # the second batch size that is read is so many times smaller
 _WIDE_INSIDE = (
     keras.layers.LayerNormalization,
@@ -120,6 +121,8 @@ class _Finding:
                 jit_compile=True,
                 relative_time=1.0,
             )
+        if not regions_of(whole).update:
+            self._reasons["micro_batch"] = self._reasons["micro_batch"] or _OTHER_OPTIMIZERS
         layers, cuts = self._layers if self._may("remat") else (None, ())
         return Base(
             self._at_any_size(foresight, whole),
@@ -130,7 +133,7 @@ class _Finding:
         )
 
     def _at_any_size(self, foresight: StepProgram, whole: Program) -> Callable[[int], Program]:
-        """The Programs of a step by batch size: from two of them where they are alike, which takes no reading."""
+        """The Programs of a step by batch size: read off two of them where these are alike."""
         if foresight.one_size is not None:
             return foresight.at
         sizes = ResizableProgram(foresight.at(max(1, self._request.batch_size // _SMALLER)), whole)

@@ -35,8 +35,12 @@ def as_guarded(program: Program, batch_size: int, room_bytes: int | None) -> Pro
 
 
 def has_two_phases(program: Program, room_bytes: int) -> bool:
-    """Whether a step on a batch that is not split runs in two phases unless old values go to the host."""
-    return program.method == "graph" and written_bytes(program) > room_bytes
+    """Whether a step on a batch that is not split runs in two phases unless old values go to the host.
+
+    A step whose update is not known to be the last thing that it does always runs at once.
+    """
+    knows_update = program.method == "graph" and bool(regions_of(program).update)
+    return knows_update and written_bytes(program) > room_bytes
 
 
 def written_bytes(program: Program) -> int:

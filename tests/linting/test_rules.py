@@ -7,6 +7,14 @@ import pytest
 from linting.linted import rules_in
 
 CLEAN = {
+    "a batch that is used again and again": """
+        import tensorflow as tf
+
+        x = tf.random.normal((32, 224, 224, 3))
+        y = tf.zeros((32,))
+        for step in range(100):
+            train_step(x, y)
+    """,
     "the arrays of a file": """
         import numpy as np
 
@@ -390,6 +398,41 @@ CLEAN = {
 }
 
 FOUND = {
+    "all data in every step": (["MF018"], """
+        import tensorflow as tf
+
+        @tf.function
+        def update(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(grads, model.trainable_variables))
+            return loss
+
+        features = tf.random.normal((1500, 64))
+        labels = tf.random.normal((1500, 1))
+        for epoch in range(50):
+            update(features, labels)
+    """),
+    "sizes with names": (["MF018"], """
+        import numpy as np
+
+        count, side = 20000, 28
+        size = side * side
+        images = np.zeros((count, size), dtype="float32")
+        model.train_on_batch(images, images)
+    """),
+    "a sum of what each turn computes": (["MF016"], """
+        import tensorflow as tf
+
+        class Adding(tf.keras.layers.Layer):
+            def call(self, x):
+                total = tf.zeros_like(x)
+                for turn in range(100):
+                    part = tf.matmul(x, self.kernel)
+                    total = total + part
+                return total
+    """),
     "shuffling batches of images": (["MF007", "MF006"], """
         import tensorflow as tf
 

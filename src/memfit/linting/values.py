@@ -188,7 +188,7 @@ class Values:
 
     def _kind_of_imported(self, call: ast.Call, name: str) -> Kind | None:
         first = self.kind(call.args[0]) if call.args else None
-        if name in _LOADERS or (name.startswith("numpy.") and is_large(name, call)):
+        if name in _LOADERS or (name.startswith("numpy.") and is_large(self.module, name, call)):
             return "array"
         if name in _IMAGES or (first == "image" and _keeps_images(name)):
             return "image"
@@ -316,21 +316,38 @@ _BY_SIZES = {"random.rand", "random.randn"}
 _BY_KEYWORD = {"random.normal", "random.uniform", "random.randint", "random.choice", "random.random"}
 
 
-def is_large(name: str, call: ast.Call) -> bool:
+def is_large(module: Module, name: str, call: ast.Call) -> bool:
     """Whether a function of NumPy makes many samples with more than a million elements."""
-    name = name.removeprefix("numpy.")
+    sides = shape_made(module, name, call)
+    return bool(sides) and sides[0] >= _MANY and math.prod(sides) > _LARGE
+
+
+def shape_made(module: Module, name: str, call: ast.Call) -> list[int]:
+    """The shape of what a function of NumPy or TensorFlow makes; empty where it is not written out."""
+    name = name.removeprefix("numpy.").removeprefix("tensorflow.")
     shape: ast.AST | None = None
     if name in _BY_SIZES:
         shape = ast.Tuple(call.args)
-    elif name in _BY_SHAPE and call.args:
+    elif (name in _BY_SHAPE or name in _BY_KEYWORD) and call.args:
         shape = call.args[0]
     if name in _BY_SHAPE | _BY_KEYWORD:
         shape = next((one.value for one in call.keywords if one.arg in ("size", "shape")), shape)
-    return shape is not None and _elements(shape) > _LARGE
-
-
-def _elements(shape: ast.AST) -> int:
+    if shape is None:
+        return []
     sides = shape.elts if isinstance(shape, ast.Tuple | ast.List) else [shape]
-    known = [one.value for one in sides if isinstance(one, ast.Constant) and isinstance(one.value, int)]
-    is_data = len(known) == len(sides) and known and known[0] >= _MANY
-    return math.prod(known) if is_data else 0
+    known = [_whole_number(module, one) for one in sides]
+    return [] if None in known else [side for side in known if side is not None]
+
+
+def _whole_number(module: Module, node: ast.AST) -> int | None:
+    """The value of a number that is written out, there or where its name gets it; of a product of such."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = _whole_number(module, node.left), _whole_number(module, node.right)
+        return None if sides[0] is None or sides[1] is None else sides[0] * sides[1]
+    if isinstance(node, ast.Name):
+        binding = module.binding(node)
+        written = binding is not None and binding.how in ("whole", "part")
+        return _whole_number(module, binding.value) if written and binding and binding.value else None
+    return None

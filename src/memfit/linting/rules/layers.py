@@ -74,8 +74,11 @@ def _computes(values: Values, node: ast.AST) -> bool:
     """Whether a term is computed there, by a layer or an op of this round, and is more than a number."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
     bound = [values.module.binding(one) for one in ast.walk(node) if isinstance(one, ast.Name)]
-    given = [one.value for one in bound if one is not None and isinstance(one.value, ast.Call)]
-    return bool(calls) and not any(map(_is_small, [*calls, *given]))
+    given = [one for one in bound if one is not None and isinstance(one.value, ast.Call)]
+    loops = values.module.loops(node)
+    made = [one.value for one in given if loops and loops[0] in values.module.ancestors(one.node)]
+    small = any(isinstance(one, ast.Call) and _is_small(one) for one in (*calls, *(o.value for o in given)))
+    return bool(calls or made) and not small
 
 
 def _is_small(call: ast.Call) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from memfit.linting.parsed_module import Loop, Module, last_name
 from memfit.linting.rule import Hit, Rule, about, shown
-from memfit.linting.tracing import is_short
-from memfit.linting.values import Values, definition, is_compiled
+from memfit.linting.tracing import is_short, long_loops
+from memfit.linting.values import Values, definition, is_compiled, shape_made
 
 
 def images_in_a_list(values: Values) -> Iterator[Hit]:
@@ -152,9 +152,32 @@ def _is_shape(module: Module, name: ast.Name) -> bool:
 def whole_data_in_a_step(values: Values) -> Iterator[Hit]:
     """A step or a model that is called with a whole data set at once."""
     for call in values.module.calls:
+        if not call.args or not _is_step(values, call):
+            continue
         given = [one for one in call.args if values.is_array(one) or values.kind(one) == "tiny array"]
-        if given and _is_step(values, call):
+        if given:
             yield Hit(call, shown(given[0]))
+        elif _is_the_same_each_round(values, call):
+            yield Hit(call, shown(call.args[0]), is_sure=False)
+
+
+def _is_the_same_each_round(values: Values, call: ast.Call) -> bool:
+    """Whether a loop hands the same data over in every round, more of it than a batch has.
+
+    A power of two, as people choose for batches, is taken for one.
+    """
+    loops = long_loops(values, call)
+    if not loops or not all(isinstance(one, ast.Name) for one in call.args):
+        return False
+    bound = [values.module.binding(one) for one in call.args if isinstance(one, ast.Name)]
+    made = [one for one in bound if one is not None and one.how == "whole"]
+    if len(made) < len(call.args) or any(loops[-1] in values.module.ancestors(one.node) for one in made):
+        return False
+    value = made[0].value
+    if not isinstance(value, ast.Call):
+        return False
+    rows = (shape_made(values.module, values.module.called(value), value) or [0])[0]
+    return rows.bit_count() > 1
 
 
 def _is_step(values: Values, call: ast.Call) -> bool:

@@ -18,6 +18,7 @@ def _use_them() -> dict[str, Any]:
 
     from memfit.private.tensorflow.datasets import (
         as_element,
+        as_it_is,
         as_tensors,
         batch_size_of,
         functions_of,
@@ -51,6 +52,9 @@ def _use_them() -> dict[str, Any]:
     drawn = tf.data.Dataset.from_generator(lambda: iter([1, 2]), output_signature=spec).shuffle(2).batch(2)
     by_numpy = numbers.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)).prefetch(1)
     seen["runs python"] = [runs_python(one) for one in (drawn, by_numpy, numbers.map(lambda x: x).batch(2))]
+    left_alone = as_it_is(numbers.batch(4)).options()
+    chosen = left_alone.experimental_optimization.apply_default_optimizations, left_alone.autotune.enabled
+    seen["as it is"] = [*chosen, [int(one) for one in as_it_is(numbers.take(2))]]
     old = tf.compat.v1.data.Dataset.range(5).shuffle(3)
     seen["unwrapped"] = kinds(unwrapped(old))
     seen["settings"] = [
@@ -169,6 +173,11 @@ def test_functions_with_side_effects_are_known(seen: Any) -> None:
 def test_pipelines_that_run_python_are_known(seen: Any) -> None:
     """`function`, `_functions`: without them a generator's draws would be put back while it goes on."""
     assert seen["runs python"] == [True, True, False]
+
+
+def test_pipelines_are_left_as_they_are(seen: Any) -> None:
+    """`experimental_optimization`: without it TensorFlow copies what a pipeline reads from into the pool."""
+    assert seen["as it is"] == [False, False, [0, 1]]
 
 
 def test_elements_are_made_by_hand(seen: Any) -> None:

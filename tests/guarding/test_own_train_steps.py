@@ -329,3 +329,33 @@ def test_gradients_that_rounding_alone_moves_far_are_split() -> None:
     seen = run_limited(_twins, "2GiB")
     assert seen["size"] == 4
     assert not any("not split" in note for note in seen["notes"])
+
+
+def _hardly_any_room(limit: str | None) -> dict[str, Any]:
+    import keras
+    import numpy as np
+
+    import memfit
+
+    class Doubled(keras.layers.Layer):  # type: ignore[misc]  # of the user's own, so that it has to be tried
+        def call(self, x: Any) -> Any:
+            return 2.0 * x
+
+    keras.utils.set_random_seed(3)
+    wide = [keras.layers.Dense(1024, "tanh") for _ in range(4)]  # 16 MiB of weights, as much of each slot
+    model = _sequential(keras.Input((1024,)), *wide, Doubled(), keras.layers.Dense(1), loss="mse")
+    x = np.random.default_rng(0).random((16, 1024), "float32")
+    plan = {} if limit is None else {"plan": False}
+    fit = keras.Model.fit if limit is None else memfit.fit
+    history = fit(model, x, x[:, :1], batch_size=8, shuffle=False, epochs=2, verbose=0, **plan)
+    run = getattr(history, "run", None)
+    seen: dict[str, Any] = {"notes": list(run.notes), "ooms": len(run.ooms)} if run else {}
+    return {**seen, "weights": [[float(w.mean()), float(w.std())] for w in model.get_weights()]}
+
+
+def test_a_split_is_not_tried_where_not_even_gradients_fit() -> None:
+    ours, plain = (run_limited(_hardly_any_room, limit, limit=limit) for limit in ("62MiB", None))
+    assert any("there is no room to try it on a few samples" in note for note in ours["notes"])
+    assert ours["ooms"] <= 1
+    for found, wanted in zip(ours["weights"], plain["weights"], strict=True):
+        assert found == pytest.approx(wanted, rel=1e-5)

@@ -170,7 +170,7 @@ class _Passage:
                 targets = [*filter(_is_differentiable, outputs), *losses]
             gradients = tape.gradient(targets, [*inputs, *weights], output_gradients=list(upstream))
             of_inputs, of_weights = gradients[: len(inputs)], gradients[len(inputs) :]
-            of_inputs = _tied(of_inputs, of_weights, through_data=self._through_data)
+            of_inputs, of_weights = _tied(of_inputs, of_weights, through_data=self._through_data)
             return (of_inputs, of_weights) if variables is not None else of_inputs
 
         return gradient
@@ -195,15 +195,27 @@ def _after_all(tensors: Sequence[Any]) -> Any:
     return tf.control_dependencies([arrived])
 
 
-def _tied(inputs: list[Any], weights: list[Any], *, through_data: bool) -> list[Any]:
-    """Gradients that go further down when those of the weights are there too: then the segment is free."""
+def _tied(inputs: list[Any], weights: list[Any], *, through_data: bool) -> tuple[list[Any], list[Any]]:
+    """Gradients that go on when all of them are there: then the segment is free, and its weights may change.
+
+    A weight that was updated before the segment has read it again would make other gradients wrong. TensorFlow
+    orders reads before updates, but its optimiser drops that order where shapes seem to keep it already.
+    """
     if tf.executing_eagerly():
-        return inputs
+        return inputs, weights
     parts = [part.values if isinstance(part, tf.IndexedSlices) else part for part in (*inputs, *weights)]
     parts = [part for part in parts if part is not None]
     with tf.control_dependencies(parts):
         tied = [tf.identity(part) if isinstance(part, tf.Tensor) else part for part in inputs]
-    return _after_by_data(tied, parts) if through_data and parts else tied
+        of_weights = [_same(part) for part in weights]
+    return (_after_by_data(tied, parts) if through_data and parts else tied), of_weights
+
+
+def _same(gradient: Any) -> Any:
+    """A gradient as another tensor, which can wait for something."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient)
 
 
 def _after_by_data(tensors: Sequence[Any], others: Sequence[Any]) -> list[Any]:

@@ -198,8 +198,8 @@ def _after_all(tensors: Sequence[Any]) -> Any:
 def _tied(inputs: list[Any], weights: list[Any], *, through_data: bool) -> tuple[list[Any], list[Any]]:
     """Gradients that go on when all of them are there: then the segment is free, and its weights may change.
 
-    A weight that was updated before the segment has read it again would make other gradients wrong. TensorFlow
-    orders reads before updates, but its optimiser drops that order where shapes seem to keep it already.
+    A weight that was updated before the segment has read it again would make other gradients wrong. Reads are
+    ordered before updates, but TensorFlow's optimiser drops that where shapes seem to keep the order already.
     """
     if tf.executing_eagerly():
         return inputs, weights

@@ -13,10 +13,12 @@ pytestmark = pytest.mark.real
 
 
 def _use_them() -> dict[str, Any]:
+    import numpy as np
     import tensorflow as tf
 
     from memfit.private.tensorflow.runtime import (
         forget_kernels,
+        hand_over,
         has_global_seed,
         has_started,
         operation_seeds,
@@ -38,6 +40,13 @@ def _use_them() -> dict[str, Any]:
     seen["drawn again"] = tf.compat.v1.get_seed(None) == first
     forget_kernels()
     seen["runs after"] = float(tf.reduce_sum(tf.ones((2,))))
+    handed_over: list[Any] = []
+    array = np.ones((1 << 10,), "uint8")
+    hand_over(lambda value, _: handed_over.append(type(value).__name__))
+    for make in (tf.constant, tf.convert_to_tensor, tf.Variable, tf.data.Dataset.from_tensor_slices):
+        make(array)
+        seen["handed_over"] = [*seen.get("handed_over", []), "ndarray" in handed_over]
+        handed_over.clear()
     return seen
 
 
@@ -72,3 +81,8 @@ def test_seeds_of_operations_are_drawn_again(seen: Any) -> None:
 def test_kernels_are_forgotten(seen: Any) -> None:
     """`clear_kernel_cache`: without it kernels of a released model keep their functions."""
     assert seen["runs after"] == 2.0
+
+
+def test_all_arrays_that_become_tensors_can_be_handed_over(seen: Any) -> None:
+    """`convert_to_eager_tensor`: without it arrays larger than the pool end the process."""
+    assert seen["handed_over"] == [True, True, True, True]

@@ -21,6 +21,7 @@ from memfit.core.records import Kernel, KernelInput, KernelScratch, Probe
 from memfit.machine.child_process import ChildProcess
 from memfit.machine.onednn import SWITCH
 from memfit.machine.readings import no_more_than_there_is
+from memfit.private.tensorflow.function_graphs import CALLS_OF_PYTHON
 from memfit.private.tensorflow.graph_defs import scratch_of_run
 from memfit.private.tensorflow.runtime import uses_onednn
 
@@ -30,7 +31,6 @@ _SECONDS = 60.0
 _MOST_NUMBERS = 64  # of an input whose value is kept
 _NEGLIGIBLE_BYTES = 4096  # so little, or such a share, is no difference
 _NEGLIGIBLE_SHARE = 0.05
-_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 # A process that shall neither share an allocator's limit nor take all of a GPU.
 _ENVIRONMENT = {"TF_CPU_ALLOCATOR_USE_BFC": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
@@ -55,7 +55,7 @@ def kernel_of(operation: Any) -> Kernel | None:
             node.attr[name].CopyFrom(attribute)
     calls = any(a.func.name or a.list.func for a in node.attr.values())
     inputs = [_input(tensor, operation) for tensor in operation.inputs]
-    if calls or operation.type in _PYTHON or None in inputs:
+    if calls or operation.type in CALLS_OF_PYTHON or None in inputs:
         return None
     node.input.extend(f"input{place}" for place in range(len(inputs)))
     written = base64.b64encode(node.SerializeToString(deterministic=True)).decode()

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from memfit.machine import first_device, limit_in_force
 from memfit.private.tensorflow.datasets import as_it_is
-from memfit.private.tensorflow.eager_tensors import EagerTensor, bytes_of, hand_over
+from memfit.private.tensorflow.eager_tensors import EagerTensor, bytes_of
+from memfit.private.tensorflow.runtime import hand_over
 
 _SHARE = 32  # of the limit: smaller arrays are left alone
 

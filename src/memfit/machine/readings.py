@@ -42,14 +42,12 @@ def count_kills(root: Path = Path("/")) -> int:
 def check_fits_machine(size_bytes: int, *, name: str) -> None:
     """Refuse a size that is larger than the machine, or than the cgroup around this process."""
     memory = host_memory()
-    if size_bytes > memory.usable_total_bytes:
-        inside = memory.usable_total_bytes < memory.total_bytes
-        raise LargerThanMachine(
-            size_bytes,
-            name=name,
-            total_bytes=memory.usable_total_bytes,
-            where="the memory of its cgroup" if inside else "the memory of this machine",
-        )
+    places = [(memory.total_bytes, "the memory of this machine")]
+    if memory.cgroup_limit_bytes is not None:
+        places.append((memory.cgroup_limit_bytes, "the memory of its cgroup"))
+    total_bytes, where = min(places, key=lambda place: place[0])
+    if size_bytes > total_bytes:
+        raise LargerThanMachine(size_bytes, name=name, total_bytes=total_bytes, where=where)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.core.records.programs import TURNS_AT_ONCE
-from memfit.private.tensorflow.function_graphs import gradients_go_with_their_graphs
+from memfit.private.tensorflow.function_graphs import CALLS_OF_PYTHON, gradients_go_with_their_graphs
 from memfit.private.tensorflow.graph_defs import loops_begin_few_turns
 
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "ResourceStridedSliceAssign")
@@ -17,7 +17,6 @@ _DRAWS = frozenset({
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "RandomShuffle",
     "Multinomial", "RandomGamma", "RandomPoisson", "RandomPoissonV2", "ParameterizedTruncatedNormal",
 })  # fmt: skip
-_PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 _HARMLESS = frozenset({
     "Assert", "CheckNumerics", "Print", "PrintV2", "NoOp", "Placeholder", "ReadVariableOp", "ResourceGather",
     "ResourceGatherNd", "VarHandleOp", "VariableShape", "VarIsInitializedOp", "StatefulPartitionedCall", "If",
@@ -110,10 +109,10 @@ def foreign_state(concrete: Any) -> list[str]:
     for kind in _kinds(concrete.graph):
         if kind in _DRAWS:
             found["it draws random numbers outside Keras, and draws others in a second try"] = None
-        elif kind in _PYTHON:
+        elif kind in CALLS_OF_PYTHON:
             found["it calls Python code, which runs again in a second try"] = None
     for operation in concrete.graph.get_operations():
-        known = operation.type in _HARMLESS | _DRAWS | _PYTHON or operation.type.startswith(_WRITES)
+        known = operation.type in _HARMLESS | _DRAWS | CALLS_OF_PYTHON or operation.type.startswith(_WRITES)
         if operation.op_def is not None and operation.op_def.is_stateful and not known:
             found[f"it runs {operation.type}, which keeps state of its own"] = None
     return list(found)
@@ -124,7 +123,7 @@ def why_not_repeatable(operations: list[Any]) -> str | None:
     for operation in operations:
         if operation.type in _DRAWS:
             return "it draws random numbers outside Keras"
-        if operation.type in _PYTHON:
+        if operation.type in CALLS_OF_PYTHON:
             return "it calls Python code"
         if operation.type.startswith(_WRITES):
             return "it writes a variable outside Keras"

@@ -31,7 +31,7 @@ from memfit.planning.search.fastest import SHARES, Base
 from memfit.planning.search.low_precision import in_low_precision
 from memfit.planning.search.micro_batches import ResizableProgram, regions_of
 from memfit.private.keras.layers import functional_of
-from memfit.rematerialising.rematerialise import apply_cuts, graph_of_sublayers, one_call_keeps_most
+from memfit.rematerialising.rematerialise import apply_cuts, graph_of_sublayers
 
 _OTHER_OPTIMIZERS = "the optimizer that the model was compiled with does not make the update"
 _SMALLER = 4  # the second batch size that is read is so many times smaller
@@ -202,7 +202,7 @@ class _Finding:
         self._tell("Looking for cuts")
         inputs = specs_at(training_specs(self._model, self._request.data), self._request.batch_size)[0]
         graph = None if functional_of(self._model) is None else layer_graph(self._model, inputs)
-        if graph is not None and not one_call_keeps_most(graph):
+        if graph is not None and not graph.one_call_keeps_most:
             return graph, ()
         try:
             inside = graph_of_sublayers(self._model, inputs, SHARES)

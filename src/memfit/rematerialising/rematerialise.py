@@ -30,7 +30,6 @@ logger = logging.getLogger("memfit")
 _OPEN_DIMENSION = 64  # where neither model nor data say how long it is, and only ratios matter
 _BATCH_SIZE = 32  # likewise
 _GAIN = 0.95
-_MOST = 0.5
 _MOST_LEVELS = 4
 
 
@@ -101,7 +100,7 @@ def _choose(model: Any, specs: Any, room: float | None, levels: int) -> _Chosen:
             raise _not_built() from error  # else its call does not use them
     graph = layer_graph(model, specs)
     cuts = _cuts(graph, room, levels)
-    if one_call_keeps_most(graph):
+    if graph.one_call_keeps_most:
         inside = sublayers_worth_cutting(model, specs, room)
         if inside.peak_bytes < cuts.peak_bytes:
             return _of_sublayers(inside)
@@ -176,12 +175,6 @@ def _nested(model: Any, path: tuple[int, ...]) -> Any:
     for position in path:
         functional = calls_of(functional)[position].nested
     return functional
-
-
-def one_call_keeps_most(graph: LayerGraph) -> bool:
-    """Whether a single call keeps most of what a forward pass keeps: blocks inside one layer."""
-    kept = [call.saved_bytes for call in graph.calls]
-    return max(kept, default=0) > _MOST * sum(kept)
 
 
 def _of_sublayers(found: Sublayers) -> _Chosen:

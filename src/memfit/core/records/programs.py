@@ -43,6 +43,12 @@ class LayerGraph(Record):
     outputs: tuple[int, ...]
     alone: bool = False  # whether each call is a segment of its own, since code of the user's is in between
 
+    @property
+    def one_call_keeps_most(self) -> bool:
+        """Whether a single call keeps most of what a forward pass keeps: blocks inside one layer."""
+        kept = [call.saved_bytes for call in self.calls]
+        return 2 * max(kept, default=0) > sum(kept)
+
 
 OpRole = Literal[
     "compute",  # makes its outputs in memory of their own

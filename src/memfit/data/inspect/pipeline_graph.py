@@ -23,6 +23,7 @@ from memfit.private.tensorflow.datasets import (
     specs_of_operation,
     unwrapped,
 )
+from memfit.private.tensorflow.function_graphs import CALLS_OF_PYTHON
 
 BATCHES = frozenset(("Batch", "ParallelBatch", "PaddedBatch"))
 _KEEPS_BATCHES = SAME | {"Map", "ParallelMap"}
@@ -34,7 +35,6 @@ _NAMES = {
     "ParallelMap": "map",
     "TFRecord": "TFRecordDataset",
 }
-_CALLS_PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _look_into(functions: list[Any]) -> Function:
         constants_bytes=sum(_output_bytes(one) for one in operations if one.type == "Const"),
         captured_bytes=sum(tensor_bytes(tensor.dtype, tensor.shape) or 0 for tensor in captured),
         working_bytes=max(map(_output_bytes, made), default=0),
-        calls_python=any(one.type in _CALLS_PYTHON for one in operations),
+        calls_python=any(one.type in CALLS_OF_PYTHON for one in operations),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from memfit.private.tensorflow.function_graphs import CALLS_OF_PYTHON
+
 
 def batch_size_of(dataset: Any) -> int | None:
     """The size of the batches that a dataset makes, but for the last; None where it does not say."""
@@ -127,13 +129,10 @@ def _is_kept(function: Any) -> bool:
     return getattr(function, "_cached_graph", None) is not None
 
 
-_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-
-
 def runs_python(dataset: Any) -> bool:
     """Whether a pipeline calls functions of Python, such as a generator, as far as it can be looked at."""
     graphs = (graph for function in functions_of(dataset) for graph in graphs_in(function.graph))
-    own = any(one.type in _PYTHON for graph in graphs for one in graph.get_operations())
+    own = any(one.type in CALLS_OF_PYTHON for graph in graphs for one in graph.get_operations())
     return own or any(map(runs_python, input_datasets(dataset)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,18 +34,6 @@ def each_array(least_bytes: int, around: Callable[[Any, Callable[[], Any]], Any]
         replaced(tensor_util, "make_tensor_proto", make),
     ):
         yield
-
-
-def hand_over(way: Callable[[Any, Any], Any]) -> None:
-    """Ask `way(value, dtype)` for the eager tensor of each value from now on; None: TensorFlow makes it."""
-    to_tensor = constant_op.convert_to_eager_tensor
-
-    @functools.wraps(to_tensor)
-    def convert(value: Any, ctx: Any, dtype: Any = None) -> Any:
-        made = way(value, dtype)
-        return to_tensor(value, ctx, dtype) if made is None else made
-
-    constant_op.convert_to_eager_tensor = convert
 
 
 def is_dataset_of_arrays(filename: str, name: str) -> bool:

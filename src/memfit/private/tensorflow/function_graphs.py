@@ -18,7 +18,7 @@ from memfit.private.patching import overridden, replaced
 from memfit.private.tensorflow.eager_tensors import EagerTensor
 
 _CUSTOM_GRADIENT = "CustomGradient-"
-_OF_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+CALLS_OF_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})  # kinds of operations
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 _HELD = "_memfit_held"
 
@@ -178,7 +178,7 @@ def _hold(graph: Any, thing: Any) -> None:
 
 def let_closures_go_with_their_graph(graph: Any) -> int:
     """Let Python functions that a graph calls live as long as it does, not for ever; returns how many."""
-    tokens = [one.get_attr("token") for one in graph.get_operations() if one.type in _OF_PYTHON]
+    tokens = [one.get_attr("token") for one in graph.get_operations() if one.type in CALLS_OF_PYTHON]
     outermost = graph
     while isinstance(outermost, FuncGraph):
         outermost = outermost.outer_graph

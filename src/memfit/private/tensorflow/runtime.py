@@ -1,11 +1,14 @@
-"""TensorFlow's runtime: started or not, its pools and kernels, oneDNN, and the seeds that it draws.
+"""TensorFlow's runtime: started or not, its pools and kernels, oneDNN, its seeds, and the tensors it makes.
 
 TensorFlow is imported inside the functions: `memfit.machine` stands on this module and has to stay light.
 """
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
+from typing import Any
 
 
 def has_started() -> bool:
@@ -52,6 +55,20 @@ def has_global_seed() -> bool:
     from tensorflow.python.eager import context
 
     return context.global_seed() is not None
+
+
+def hand_over(way: Callable[[Any, Any], Any]) -> None:
+    """Ask `way(value, dtype)` for the eager tensor of each value from now on; None: TensorFlow makes it."""
+    from tensorflow.python.framework import constant_op
+
+    to_tensor = constant_op.convert_to_eager_tensor
+
+    @functools.wraps(to_tensor)
+    def convert(value: Any, ctx: Any, dtype: Any = None) -> Any:
+        made = way(value, dtype)
+        return to_tensor(value, ctx, dtype) if made is None else made
+
+    constant_op.convert_to_eager_tensor = convert
 
 
 def forget_kernels() -> None:

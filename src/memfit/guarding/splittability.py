@@ -82,16 +82,20 @@ def _tried(computation: Computation, batch: Batch, step: StagedStep) -> Splittab
         _make_sure_of_room(step)
         trial, weighing, reason = _trial(computation, batch)
     except Exception as error:  # noqa: BLE001 - whatever a user's step may raise on a few samples
-        how = "ran out of memory" if is_oom(error) else f"failed ({_first_line(error)})"
-        reason = f"trying it on a few samples {how}"
-        if isinstance(error, WouldRunOut):
-            reason = f"there is no room to try it on a few samples. {error}".removesuffix(".")
+        reason = _why_not_tried(error)
         return Splittability(computation, reason, _notes_on_whole(reason), step)
     if weighing != step.weighing:
         step = StagedStep(computation, weighing, settled_size=step.settled_size)
     step.once |= trial.once
     notes = trial.notes if reason is None else _notes_on_whole(reason)
     return Splittability(computation, reason, notes, step, undecided=reason == NOTHING_TO_TELL)
+
+
+def _why_not_tried(error: Exception) -> str:
+    if isinstance(error, WouldRunOut):
+        return f"there is no room to try it on a few samples. {error}".removesuffix(".")
+    how = "ran out of memory" if is_oom(error) else f"failed ({_first_line(error)})"
+    return f"trying it on a few samples {how}"
 
 
 def _make_sure_of_room(step: StagedStep) -> None:

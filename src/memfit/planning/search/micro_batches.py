@@ -39,8 +39,8 @@ def has_two_phases(program: Program, room_bytes: int) -> bool:
 
     A step whose update is not known to be the last thing that it does always runs at once.
     """
-    knows_update = program.method == "graph" and bool(regions_of(program).update)
-    return knows_update and written_bytes(program) > room_bytes
+    is_much = program.method == "graph" and written_bytes(program) > room_bytes
+    return is_much and bool(regions_of(program).update)
 
 
 def written_bytes(program: Program) -> int:
